@@ -7,7 +7,7 @@ not in the sum yet.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -62,6 +62,13 @@ class Histogram(Collector):
         if len(values) != len(self._labelnames):
             raise ValueError(f"{self._name} has the labels {self._labelnames}")
         return self._series.setdefault(tuple(map(str, values)), Series(self._bounds))
+
+    def remove_by_labels(self, labels: Mapping[str, str]) -> None:
+        """Tell no more of the series that have these values of these labels."""
+        wanted = {self._labelnames.index(name): value for name, value in labels.items()}
+        for values in list(self._series):
+            if all(values[at] == value for at, value in wanted.items()):
+                del self._series[values]
 
     def observe(self, value: float) -> None:
         """Count a value, where there are no labels."""

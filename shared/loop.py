@@ -85,6 +85,7 @@ class Loop:
         waker: Waker | None = None,
     ) -> None:
         self.name = name if shard is None else f"{name} {shard}"
+        self.shard = shard
         self._step = step
         self._interval_s = interval_s if callable(interval_s) else lambda: interval_s
         self.waker = waker or Waker()
@@ -107,10 +108,14 @@ class Loop:
         """Do the next step now instead of at the end of the pause."""
         self.waker.kick()
 
-    async def stop(self) -> None:
-        """Let a running step end, then stop."""
+    def end(self) -> None:
+        """Begin no further step; nobody waits for a running one."""
         self._stopping = True
         self.waker.stop()
+
+    async def stop(self) -> None:
+        """Let a running step end, then stop."""
+        self.end()
         if self._task is not None:
             await asyncio.wait([self._task])
 

@@ -121,3 +121,11 @@ OUTBOX_ROWS = Gauge("headgate_outbox_rows", "Outbox rows that wait to be sent.",
 COMPLETIONS = Counter(
     "headgate_completions_total", "Completion items applied, by what they did.", ["shard", "result"]
 )
+
+
+def forget_shard(number: int, schema: str) -> None:
+    """Drop every series of a shard that left the map; some metrics name shards by number, some by schema."""
+    for metric in list(globals().values()):
+        if isinstance(metric, Counter | Gauge | Histogram) and "shard" in metric._labelnames:
+            metric.remove_by_labels({"shard": str(number)})
+            metric.remove_by_labels({"shard": schema})

@@ -275,7 +275,7 @@ def _loops(dispatch: Dispatch, health: Health) -> list[Loop]:
 
 
 def _map_listener(process: QueueProcess, loops: list[Loop], watch: Watch) -> MapListener:
-    """A shard that joins is served, and nothing is kept of where one was."""
+    """A shard that joins is served, nothing is kept of where one was, and one that left is asked nothing."""
     agreement, dispatch = process.agreement, process.dispatch
 
     def join(shard: Shard) -> None:
@@ -292,7 +292,13 @@ def _map_listener(process: QueueProcess, loops: list[Loop], watch: Watch) -> Map
                 loop.start()
         loops.extend(begun)
 
-    return MapListener(join, moved=lambda _shard: dispatch.forget_keys())
+    def drop(shard: Shard) -> None:
+        process.placement.drop(shard.number)
+        dispatch.drop(shard.number)
+        process.ownership.drop(shard.number)
+        loops[:] = [loop for loop in loops if loop.shard != shard.number]
+
+    return MapListener(join, moved=lambda _shard: dispatch.forget_keys(), left=drop)
 
 
 async def _when(sees: Callable[[], bool], step: Callable[[], Awaitable[int]]) -> int:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from services.queue.model import Even, NamespaceId, NewItem, PlainItem, Result, refused
 from services.queue.store import topics
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, living
 from services.queue.store.topics import Limited
 from shared.admission.token_buckets import Buckets, Rate
 from shared.clock import Clock
@@ -186,18 +186,18 @@ class Quotas:
         return 0
 
     async def _read(self) -> None:
-        living = {number: store for number, store in self._stores.items() if not store.pool.is_retired}
-        self._settings = {number: rows for number, rows in self._settings.items() if number in living}
-        self._silent &= living.keys()
-        await asyncio.gather(*map(self._read_settings, living.values()))
-        await self._forget_lifted([store for number, store in living.items() if number not in self._silent])
+        stores = {store.number: store for store in living(self._stores)}
+        self._settings = {number: rows for number, rows in self._settings.items() if number in stores}
+        self._silent &= stores.keys()
+        await asyncio.gather(*map(self._read_settings, stores.values()))
+        await self._forget_lifted([store for number, store in stores.items() if number not in self._silent])
         self._tenants = self._merged()
         if self._tenants:
             marks = {name: tenant.marked() for name, tenant in self._tenants.items()}
-            await asyncio.gather(*map(self._read_use, living.values()))
+            await asyncio.gather(*map(self._read_use, stores.values()))
             for name, tenant in self._tenants.items():
                 total = Use()
-                for number in living:
+                for number in stores:
                     total = total.plus(self._uses.get((number, name), Use()))
                 tenant.read(total, marks[name])
 

@@ -135,7 +135,7 @@ class AuditLog:
         return found[:limit], len(found) > limit, sorted(refusals)
 
     def _homes(self) -> list[Shard]:
-        living = (shard for shard in self._shards if not shard.pool.is_retired)
+        living = (shard for shard in self._shards if not shard.is_retired)
         return sorted(living, key=lambda shard: shard.number)[:_HOMES_MAX]
 
 

@@ -90,7 +90,7 @@ class Sampling:
 
     def _of(self, shard: Shard) -> list[tuple[SeriesName, float]]:
         number = shard.number
-        if shard.pool.is_retired:
+        if shard.is_retired:
             return []
         found = [
             (SeriesName("up", number), float(shard.breaker.takes_items)),
@@ -125,7 +125,7 @@ class Sampling:
             number, mark = shard.number, self._history.mark
             if self._ownership.owns(number):
                 owned.add(number)
-            drains = not shard.pool.is_retired and self._shards.is_draining(number)
+            drains = not shard.is_retired and self._shards.is_draining(number)
             if drains != self._draining.setdefault(number, drains):
                 self._draining[number] = drains
                 mark("drain", "drains: it takes nothing new" if drains else "takes new items again", number)

@@ -155,7 +155,7 @@ class Watch:
 
     async def _view(self, number: Any) -> dict[str, Any] | None:
         shard = self._shards.get(ShardNo(number)) if isinstance(number, int) else None
-        if shard is None or shard.pool.is_retired:
+        if shard is None or shard.is_retired:
             return None
         return inspection.view(shard, self._shards, self._ownership, self._settings.pool_connections_max)
 

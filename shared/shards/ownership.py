@@ -137,6 +137,14 @@ class Ownership:
         self._duties.setdefault(number, []).append(loop)
         return loop
 
+    def drop(self, number: ShardNo) -> None:
+        """A shard left the map: its duties end, and it is nobody's."""
+        for loop in self._duties.pop(number, ()):
+            loop.end()
+        if number in self._held:
+            self._lose(number)
+        self._forget_left()
+
     # -- life ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -166,10 +174,14 @@ class Ownership:
         if self._has_left:
             return 0
         members, *_ = await asyncio.gather(
-            self._membership.beat(self._ttl_s * _MEMBER_SHARE), *(self._see(shard) for shard in self._shards)
+            self._membership.beat(self._ttl_s * _MEMBER_SHARE),
+            *(self._see(shard) for shard in self._shards.living),
         )
+        self._forget_left()
         plan = self._plan(members)
-        changed = await asyncio.gather(*(self._act(shard, plan.get(shard.number)) for shard in self._shards))
+        changed = await asyncio.gather(
+            *(self._act(shard, plan.get(shard.number)) for shard in self._shards.living)
+        )
         if any(changed) or (members is not None and not self._is_member):
             await self._membership.tell()
         self._is_member = members is not None
@@ -180,6 +192,12 @@ class Ownership:
         ]
         self._pause_s = min(self._ttl_s / 3, *lapsing_s) if lapsing_s else self._ttl_s / 3
         return 0
+
+    def _forget_left(self) -> None:
+        """A shard that left the map while it was looked at is nobody's either."""
+        for number in self._seen.keys() - {shard.number for shard in self._shards.living}:
+            del self._seen[number]
+            self._free_since_s.pop(number, None)
 
     # -- one step -----------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from shared.clock import Clock, SystemClock
 from shared.errors import ShardUnavailable, Unavailable
 from shared.ids import ShardNo
 from shared.log import log
-from shared.metrics import SHARD_BREAKER, SHARD_POOL_IN_USE, SHARD_POOL_WAITING
+from shared.metrics import SHARD_BREAKER, SHARD_POOL_IN_USE, SHARD_POOL_WAITING, forget_shard
 from shared.postgres.connections import Pool
 from shared.postgres.history import History
 from shared.postgres.schema import head
@@ -78,6 +78,11 @@ class Shard:
             self.breaker.succeeded()  # nothing is known against the other server
         return moved
 
+    @property
+    def is_retired(self) -> bool:
+        """Whether it was taken out of the map."""
+        return self.pool.is_retired
+
     def retire(self) -> None:
         """It was taken out of the map: it is away for good."""
         for pool in (self.pool, self.relaxed):
@@ -96,10 +101,12 @@ def _nothing(_shard: Shard) -> None:
 
 
 class MapListener(NamedTuple):
-    """Told of shards as the map changes: of one that is new before anything can be sent there."""
+    """Told of shards as the map changes: of one that is new before anything can be sent there, of one that left
+    once nothing is."""
 
     joined: Callable[[Shard], None] = _nothing
     moved: Callable[[Shard], None] = _nothing
+    left: Callable[[Shard], None] = _nothing
 
 
 NOBODY = MapListener()
@@ -122,12 +129,18 @@ class ShardMap:
         self.writable: Sequence[ShardNo] = _writable(plan)
         self._clock = clock or SystemClock()
         self._joining: dict[ShardNo, float] = {}
+        self._told_of: list[Shard] = []  # left at the last look: what was on its way then may still be counted
 
     def __iter__(self) -> Iterator[Shard]:
         return iter(list(self._shards.values()))
 
     def __len__(self) -> int:
         return len(self._shards)
+
+    @property
+    def living(self) -> list[Shard]:
+        """Those that the map names; the others are known so that ids of theirs are."""
+        return [shard for shard in self if not shard.is_retired]
 
     @property
     def version(self) -> int:
@@ -164,6 +177,9 @@ class ShardMap:
     async def reload(self, listener: MapListener = NOBODY) -> int:
         """Look whether the map's file was replaced, and follow it; a file that is no good changes nothing."""
         self._open_joined()
+        while self._told_of:
+            gone = self._told_of.pop()
+            forget_shard(gone.number, gone.address.schema)
         path = self._settings.shards_file
         stamp = None if path is None else _stamp(path)
         if path is None or stamp is None or stamp == self._seen:
@@ -185,12 +201,12 @@ class ShardMap:
             if plan.version < self._plan.version:
                 log.error("an older shard map is not followed", version=plan.version, ours=self._plan.version)
             return
-        left = set(self._shards) - {address.number for address in plan.shards}
-        if left:
-            log.info("the shard map names these no more; nothing is asked of them any more", shards=sorted(left))
-        for number in left:
-            self._shards[number].retire()
-        joined, moved = [], []
+        named = {address.number for address in plan.shards}
+        left = [shard for shard in self.living if shard.number not in named]
+        for gone in left:
+            gone.retire()
+        joined: list[Shard] = []
+        moved: list[Shard] = []
         for address in plan.shards:
             shard = self._shards.get(address.number)
             if shard is not None:
@@ -204,11 +220,15 @@ class ShardMap:
         self._open_joined()
         for shard in moved:
             listener.moved(shard)
+        for gone in left:
+            listener.left(gone)
+        self._told_of += left
         log.info(
             "the shard map changed",
             version=plan.version,
             joined=[shard.number for shard in joined],
             moved=[shard.number for shard in moved],
+            left=[shard.number for shard in left],
         )
 
     def _open_joined(self) -> None:
@@ -281,7 +301,7 @@ class ShardMap:
                 return "down"
             return "up"
 
-        named = [shard for shard in self if not shard.pool.is_retired]
+        named = self.living
         answers = await asyncio.gather(*map(ask, named))
         found = {shard.address.schema: answer for shard, answer in zip(named, answers, strict=True)}
         if "up" not in found.values():

@@ -164,7 +164,7 @@ MUTATIONS = (
         "quota-of-a-removed-shard",
         "a quota that was lifted is lifted, whatever a shard that has left the map once said",
         "services/queue/quotas.py",
-        "for number, rows in self._settings.items() if number in living}",
+        "for number, rows in self._settings.items() if number in stores}",
         "for number, rows in self._settings.items()}",
         (f"{_REMOVING}::test_limits_and_quotas_that_are_lifted_once_a_shard_was_removed_are_lifted",),
     ),

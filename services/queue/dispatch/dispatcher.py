@@ -47,6 +47,7 @@ class Dispatch:
     ) -> None:
         self._owns = owns
         self._stores: dict[ShardNo, Store] = {}
+        self._dropped: set[ShardNo] = set()
         self._settings = settings
         self._clock = clock
         self.announcer = announcer
@@ -86,6 +87,12 @@ class Dispatch:
         for line in self._lines.values():
             line.buffer.join(store.number)
             line.wake_one()
+
+    def drop(self, shard: ShardNo) -> None:
+        """Serve from a shard no more: it left the map. Calls that wait look at the others."""
+        self.looking.drop(shard)
+        self._dropped.add(shard)
+        self.forget_shard(shard)
 
     def hold(self, shard: ShardNo) -> None:
         """Serve nothing of a shard until it is released."""
@@ -257,7 +264,8 @@ class Dispatch:
 
     def _heads(self) -> Heads:
         keys_max, late_s = self._settings.buffer_keys_max, self._settings.late_s
-        return Heads(list(self._stores), self._owns, self._clock, keys_max=keys_max, late_s=late_s)
+        shards = [shard for shard in self._stores if shard not in self._dropped]
+        return Heads(shards, self._owns, self._clock, keys_max=keys_max, late_s=late_s)
 
     def _introduce(self, shard: ShardNo, topic_id: TopicId, keys: Sequence[Key]) -> None:
         """Learn the name of a topic that another process made, then tell of its keys."""

@@ -64,7 +64,12 @@ class Looking:
         self._looks: dict[ShardNo, Batcher[tuple[KeyLook, int], list[Key] | None]] = {}
         self._finds: dict[ShardNo, Batcher[tuple[str, str], TopicRef | None]] = {}
         self._histories: dict[ShardNo, History] = {}
+        self._dropped: set[ShardNo] = set()
         self._joined_s = float("-inf")
+
+    def drop(self, shard: ShardNo) -> None:
+        """Look at a shard no more."""
+        self._dropped.add(shard)
 
     def join(self, store: Store) -> None:
         """Look at one more shard."""
@@ -160,7 +165,7 @@ class Looking:
         depth = self._depth(line, count)
         peeks = {}
         for shard, bound in wanted:
-            if shard in line.late or self._rests(shard):
+            if shard in line.late or shard in self._dropped or self._rests(shard):
                 line.buffer.pass_over(shard)
             else:
                 peeks[asyncio.create_task(self._peek(line, shard, bound, depth))] = shard

@@ -28,7 +28,7 @@ from services.queue.dispatch.limits import AGAIN_S, GRANT_S, Grant, Pair, TopicL
 from services.queue.model import EARLIEST
 from services.queue.store import gates as rows
 from services.queue.store.gates import GateRow, Throttle
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, living
 from shared.clock import Clock
 from shared.errors import ShardUnavailable, Unavailable
 from shared.ids import ShardNo
@@ -354,7 +354,7 @@ class Gates:
 
     def _living(self) -> list[Store]:
         """The shards that the map names."""
-        return [store for store in self._stores.values() if not store.pool.is_retired]
+        return living(self._stores)
 
     def _home(self, pair: Pair) -> Store:
         return self._stores[self._shards.of_slot(slot_of(*pair)).number]

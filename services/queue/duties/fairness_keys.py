@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.settings import QueueSettings
 from services.queue.store import topics
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, living
 from shared.errors import ShardUnavailable
 from shared.ids import ShardNo
 
@@ -44,7 +44,7 @@ class FairnessKeys:
     async def step(self) -> int:
         """Bring the clocks of all shards together; 0, since nothing is left for a next step at once."""
         heads: dict[Course, list[datetime]] = {}
-        stores = list(self._stores.values())
+        stores = living(self._stores)
         answers = await asyncio.gather(*map(self._heads, stores), return_exceptions=True)
         there: list[Store] = []
         for store, answer in zip(stores, answers, strict=True):
@@ -79,7 +79,7 @@ class FairnessKeys:
             return
         pool, topic_id, limit = store.pool, ref.topic_id, self._settings.chunk_items_max
         if head is not None and not await topics.set_lane_clock(
-            pool, topic_id, priority, head, is_shared=len(self._stores) > 1
+            pool, topic_id, priority, head, is_shared=len(living(self._stores)) > 1
         ):
             store.names.forget([topic_id])  # deleted; the next round makes it anew
             return

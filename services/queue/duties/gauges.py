@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from services.queue.settings import QueueSettings
 from services.queue.store import topics
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, living
 from services.queue.store.topics import Counts, ServerHealth
 from shared.console.history import SeriesName
 from shared.errors import ShardUnavailable
@@ -71,7 +71,11 @@ class Gauges:
 
     async def step(self) -> int:
         """Take one sample; a shard that does not answer keeps its last."""
-        for number, store in list(self._stores.items()):
+        stores = living(self._stores)
+        for number in self._found.keys() - {store.number for store in stores}:
+            self._forget(number)
+        for store in stores:
+            number = store.number
             SHARD_UP.labels(number).set(store.shard.breaker.takes_items)
             if not self._owns(number):
                 self._say(number, [], {})

@@ -17,7 +17,7 @@ from services.queue.operations.cancel_news import CancelNews
 from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas
 from services.queue.store import topics
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, living
 from shared.errors import ShardUnavailable
 from shared.ids import ShardNo
 
@@ -47,7 +47,7 @@ class Notices:
 
     async def step(self) -> int:
         """Read what is there; 0, since nothing is left for a next step at once."""
-        found = await asyncio.gather(*map(self._look, self._stores.values()))
+        found = await asyncio.gather(*map(self._look, living(self._stores)))
         quotas, shares, lanes, cancels, limits = (any(kind) for kind in zip(*found, strict=True))
         reads: list[Coroutine[Any, Any, object]] = []
         if quotas or self._quotas.knows_any:

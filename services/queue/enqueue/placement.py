@@ -67,6 +67,11 @@ class Placement:
         self._shards = sorted({*self._shards, shard})
         self._looked_s = float("-inf")
 
+    def drop(self, shard: ShardNo) -> None:
+        """A shard left the map."""
+        self._shards = [number for number in self._shards if number != shard]
+        self._looked_s = float("-inf")
+
     def choose(self, namespace: str, topic: str, items: int, *, but: ShardNo | None = None) -> ShardNo:
         """The shard for a call of that many items; calls of one topic take turns on its shards.
 

@@ -8,7 +8,7 @@ from services.queue.errors import unless_overloaded
 from services.queue.leases.ack_flushes import AckFlushes
 from services.queue.leases.shard_groups import at_each_shard, by_shard
 from services.queue.model import NO_OUTPUT, Even, PlainAcks, Result, Settled, refused, settled
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, is_living
 from shared.admission.connection_priority import Urgency
 from shared.errors import Unavailable
 from shared.ids import ShardNo, are_canonical, canonical_token, canonicals, new_token, one_shard_of
@@ -45,7 +45,7 @@ class Acks:
         """As `ack`, for a call under one token."""
         ids, token = acks
         shard = one_shard_of(ids)
-        if shard is None or shard not in self._stores:
+        if shard is None or not is_living(self._stores, shard):
             return await self.ack(namespace, [Settled(item_id, token) for item_id in ids])
         try:
             statuses = await self._flushes.submit(shard, namespace, ids, [token] * len(ids))

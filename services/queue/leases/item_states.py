@@ -12,11 +12,11 @@ from services.queue.settings import QueueSettings
 from services.queue.store import items
 from services.queue.store.items import Standing
 from services.queue.store.leases import ItemLease, leases_of
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, store_of
 from shared.admission.connection_priority import Urgency
 from shared.admission.delay import overloaded
 from shared.errors import Overloaded, Unavailable
-from shared.ids import ShardNo, canonical, canonicals, shard_of
+from shared.ids import ShardNo, canonical, canonicals
 
 _TAKEABLE = ("ready", "delayed")
 _ERROR_CHARS = 200
@@ -33,7 +33,7 @@ class ItemStates:
     async def attempts(self, namespace: str, item_id: str) -> list[dict[str, Any]]:
         """The deliveries of a DAG's item that failed, in the order of their ends; also of one that has ended."""
         known_id = canonical(item_id)
-        store = self._stores.get(shard_of(known_id)) if known_id else None
+        store = store_of(self._stores, known_id)
         if store is None or known_id is None:
             return []
         store.pool.admit()

@@ -19,9 +19,9 @@ from services.queue.model import NamespaceId, Result
 from services.queue.settings import QueueSettings
 from services.queue.store import job_logs
 from services.queue.store.job_logs import LoggedLines, LogHolder, LogRow
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, store_of
 from shared.errors import something_done
-from shared.ids import ShardNo, canonical, shard_of
+from shared.ids import ShardNo, canonical
 from shared.metrics import LOG_LINES
 from shared.postgres.connections import Transaction
 
@@ -79,7 +79,7 @@ class JobLogs:
     ) -> tuple[list[dict[str, Any]], LogPlace, bool]:
         """Lines of an item, living or not, in the order of time; where to go on, and whether there are more."""
         known_id = canonical(item_id)
-        store = self._stores.get(shard_of(known_id)) if known_id else None
+        store = store_of(self._stores, known_id)
         if store is None or known_id is None:
             return [], after, False
         store.pool.admit()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from services.queue.errors import unless_overloaded
 from services.queue.model import Result, refused
+from services.queue.store.shard_store import Store, is_living
 from shared.admission.connection_priority import Urgency
 from shared.errors import Unavailable
 from shared.ids import ShardNo, one_shard_of, shard_of
@@ -16,14 +17,14 @@ from shared.ids import ShardNo, one_shard_of, shard_of
 Groups: TypeAlias = Mapping[ShardNo, Sequence[int]]
 
 
-def by_shard(ids: Sequence[str | None], shards: Container[int]) -> Groups:
-    """The places of ids by their shards, without those that are of no shard here; mostly all are of one."""
+def by_shard(ids: Sequence[str | None], stores: Mapping[ShardNo, Store]) -> Groups:
+    """The places of ids by their shards, without those that are of no shard of the map; mostly all are of one."""
     shard = None if None in ids else one_shard_of([item_id or "" for item_id in ids])
     if shard is not None:
-        return {shard: range(len(ids))} if shard in shards else {}
+        return {shard: range(len(ids))} if is_living(stores, shard) else {}
     groups: dict[ShardNo, list[int]] = {}
     for i, item_id in enumerate(ids):
-        if item_id is not None and shard_of(item_id) in shards:
+        if item_id is not None and is_living(stores, shard_of(item_id)):
             groups.setdefault(shard_of(item_id), []).append(i)
     return groups
 

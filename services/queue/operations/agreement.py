@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from services.queue.store import topics as rows
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, living
 from services.queue.store.topics import GivenSettings, GivenToTopic
 from shared.admission.breaker import State
 from shared.errors import ShardUnavailable, Unavailable
@@ -171,7 +171,7 @@ class Agreement:
 
     def _here(self) -> list[Store]:
         """The shards that the map names."""
-        return [store for store in self._stores.values() if not store.pool.is_retired]
+        return living(self._stores)
 
     def _moved(self, number: ShardNo, state: State) -> None:
         if state == "open":

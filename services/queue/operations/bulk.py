@@ -25,7 +25,7 @@ from services.queue.settings import QueueSettings
 from services.queue.store import items as rows
 from services.queue.store import operations as store_operations
 from services.queue.store.operations import NewOperation, OperationRow, Progress, TopicScope, scope_of
-from services.queue.store.shard_store import Store, refuse_if_standing
+from services.queue.store.shard_store import Store, is_living, living, refuse_if_standing, store_of
 from shared.clock import Clock
 from shared.crash import crash_point
 from shared.errors import Invalid, NotFound, ShardUnavailable, invalid, something_done
@@ -85,7 +85,7 @@ class Operations:
             TooManyOperations: the namespace has `operations_running_max` at work.
             ShardUnavailable: no shard answers.
         """
-        refuse_if_standing(self._stores.values())
+        refuse_if_standing(living(self._stores))
         operation_id = await self.place(namespace, kind, given, wanted_id)
         deadline_s = self._clock.monotonic_s() + self._settings.operation_patience_s
 
@@ -95,7 +95,7 @@ class Operations:
                     return
 
         with something_done():
-            for failure in await asyncio.gather(*map(at, self._stores.values()), return_exceptions=True):
+            for failure in await asyncio.gather(*map(at, living(self._stores)), return_exceptions=True):
                 if isinstance(failure, ShardUnavailable):
                     log.warning("an operation waits for its shard", operation=operation_id, detail=failure.detail)
                 elif isinstance(failure, BaseException):
@@ -104,7 +104,7 @@ class Operations:
 
     async def preview(self, namespace: str, kind: str, given: dict[str, Any]) -> dict[str, Any]:
         """What an operation would take now: a count, exact if a few seconds were enough, and some ids."""
-        refuse_if_standing(self._stores.values())
+        refuse_if_standing(living(self._stores))
         wanted = Filter.of(kind, given)
         deadline_s = self._clock.monotonic_s() + self._settings.operation_patience_s
 
@@ -124,7 +124,7 @@ class Operations:
                     break
             return Preview(ids, matched, scanned, skipped, cursor is None)
 
-        parts = await asyncio.gather(*map(at, self._stores.values()))
+        parts = await asyncio.gather(*map(at, living(self._stores)))
         return {
             "dry_run": True,
             "namespace": namespace,
@@ -144,7 +144,7 @@ class Operations:
             NotFound: none of that id, another namespace's, or dropped since.
             ShardUnavailable: no shard answers.
         """
-        refuse_if_standing(self._stores.values())
+        refuse_if_standing(living(self._stores))
         return await self._found(namespace, operation_id)
 
     async def _found(self, namespace: str, operation_id: str) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class Operations:
     ) -> tuple[list[dict[str, Any]], str | None]:
         """Operations of a namespace, newest first, and the id behind which the next page begins."""
 
-        refuse_if_standing(self._stores.values())
+        refuse_if_standing(living(self._stores))
 
         async def at(store: Store) -> list[str]:
             before_id = before or "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -181,7 +181,7 @@ class Operations:
             # Twice: a host may be writing a row to a shard that was away, under the lock of the first's row.
             for _ in range(2):
                 stops = [
-                    store_operations.stop(store.pool, known["id"], namespace) for store in self._stores.values()
+                    store_operations.stop(store.pool, known["id"], namespace) for store in living(self._stores)
                 ]
                 await asyncio.gather(*stops)
             return await self._found(namespace, operation_id)
@@ -281,7 +281,7 @@ class Operations:
         operation_id = new_id(first) if wanted_id is None else wanted_id
         if wanted_id is not None:
             self._check_age(wanted_id, scopes[first].at.timestamp())
-        shards = sorted(self._stores)
+        shards = sorted(store.number for store in living(self._stores))
         what = (operation_id, namespace, kind, json.dumps(given))
 
         async def write(number: ShardNo, unplaced: list[ShardNo], running_max: int) -> bool:
@@ -309,7 +309,7 @@ class Operations:
         return operation_id
 
     async def _is_there(self, namespace: str, kind: str, given: dict[str, Any], wanted_id: str) -> bool:
-        store = self._stores.get(shard_of(wanted_id))
+        store = store_of(self._stores, wanted_id)
         if store is None:
             raise invalid("/id", "its last 12 bits are no shard of this service")
         found = await store_operations.read(store.pool, [wanted_id], namespace)
@@ -331,9 +331,9 @@ class Operations:
         wanted = Filter.of(row.kind, json.loads(row.filter))
         silent = []
         for number in row.unplaced:
-            store = self._stores.get(number)
-            if store is None:
+            if not is_living(self._stores, number):
                 continue
+            store = self._stores[number]
             try:
                 found = await scope_of(store.pool, row.namespace, wanted.topic)
                 what = (row.id, row.namespace, row.kind, row.filter)
@@ -360,7 +360,7 @@ class Operations:
         Raises:
             ShardUnavailable: none answers.
         """
-        stores = list(self._stores.values())
+        stores = living(self._stores)
         answers = await asyncio.gather(*map(ask, stores), return_exceptions=True)
         good: dict[ShardNo, T] = {}
         silent: set[ShardNo] = set()

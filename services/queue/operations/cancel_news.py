@@ -14,7 +14,7 @@ from typing import Final
 
 from services.queue.settings import QueueSettings
 from services.queue.store import workers
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, living
 from shared.clock import Clock
 from shared.errors import Unavailable
 from shared.ids import ShardNo
@@ -54,7 +54,7 @@ class CancelNews:
 
     async def step(self) -> None:
         """Read what other processes have cancelled."""
-        await asyncio.gather(*map(self._read, list(self._stores.values())))
+        await asyncio.gather(*map(self._read, living(self._stores)))
 
     async def _read(self, store: Store) -> None:
         with contextlib.suppress(Unavailable):  # it is read again, and extensions tell it too

@@ -23,7 +23,7 @@ from services.queue.model import NamespaceId, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import dag_of
 from services.queue.store.operations import FoundItem, dead_items
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, living
 from shared.ids import ShardNo
 from shared.postgres.rows import Asked
 
@@ -94,7 +94,7 @@ class DeadItems:
         """
         found: dict[tuple[str, str], dict[str, Any]] = {}
         left = self._settings.dead_scan_items_max
-        for number in sorted(self._stores):
+        for number in sorted(store.number for store in living(self._stores)):
             if number < after[0]:
                 continue
             place = after[1] if number == after[0] else FIRST

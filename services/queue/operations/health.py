@@ -10,7 +10,7 @@ from typing import Any
 
 from services.queue.model import TopicId
 from services.queue.store import topics
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, living
 from shared.clock import Clock
 from shared.errors import NotFound, Overloaded, ShardUnavailable, Unavailable
 from shared.ids import ShardNo
@@ -46,14 +46,14 @@ class Health:
     async def step(self) -> int:
         """Take one sample of every shard's counters, and notice those that fell silent."""
         now_s = self._clock.monotonic_s()
-        for number, store in self._stores.items():
+        for store in living(self._stores):
             self._notice(store)
-            self._samples[number].append((now_s, self._totals(number)))
+            self._samples[store.number].append((now_s, self._totals(store.number)))
         return 0
 
     async def shards(self) -> list[dict[str, Any]]:
         """The health of all shards of the map, by number."""
-        stores = [self._stores[n] for n in sorted(self._stores) if not self._stores[n].pool.is_retired]
+        stores = sorted(living(self._stores), key=lambda store: store.number)
         return list(await asyncio.gather(*map(self._shard, stores)))
 
     async def shard(self, number: ShardNo) -> dict[str, Any]:

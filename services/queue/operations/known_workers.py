@@ -19,7 +19,7 @@ from services.queue.operations.cancel_news import CancelNews
 from services.queue.operations.listing import Part, cut, merge
 from services.queue.settings import QueueSettings
 from services.queue.store import workers
-from services.queue.store.shard_store import Store
+from services.queue.store.shard_store import Store, living
 from services.queue.store.workers import SeenWorker, WorkerRow
 from shared.clock import Clock
 from shared.errors import Unavailable
@@ -182,7 +182,7 @@ class KnownWorkers:
 
     def _shard(self, known: _Known) -> ShardNo:
         """Where a worker's row is; after failures on the next ones."""
-        shards = sorted(self._stores)
+        shards = sorted(store.number for store in living(self._stores))
         return shards[(crc32(f"{known.namespace}/{known.name}".encode()) + known.failures) % len(shards)]
 
     async def _write(self, shard: ShardNo, due: Sequence[_Known], now_s: float) -> None:
@@ -216,7 +216,7 @@ class KnownWorkers:
             is_cut = len(rows) > limit or sum(len(row.topics) for row in rows) >= bytes_max
             return Part({row.name: row for row in rows}, rows[-1].name if is_cut else None)
 
-        answers = await asyncio.gather(*map(at, list(self._stores.values())), return_exceptions=True)
+        answers = await asyncio.gather(*map(at, living(self._stores)), return_exceptions=True)
         parts = [answer for answer in answers if not isinstance(answer, BaseException)]
         for answer in answers:
             if isinstance(answer, BaseException) and (not parts or not isinstance(answer, Unavailable)):

@@ -31,10 +31,10 @@ from services.queue.settings import QueueSettings
 from services.queue.store import items, leases, topics
 from services.queue.store.items import ItemRow, PageOf
 from services.queue.store.leases import ItemLease
-from services.queue.store.shard_store import Store, refuse_if_standing
+from services.queue.store.shard_store import Store, living, refuse_if_standing, store_of
 from services.queue.store.topics import NamespaceRow, TopicCounts
 from shared.errors import NotFound, Unavailable
-from shared.ids import ShardNo, canonical, shard_of
+from shared.ids import ShardNo, canonical
 
 FIRST_ID = START[2]
 # So many throttles of a topic are shown, itself and keys.
@@ -258,12 +258,12 @@ class Topics:
             NotFound: ended, never seen, or another namespace's.
         """
         known_id = canonical(item_id)
-        store = self._stores.get(shard_of(known_id)) if known_id else None
+        store = store_of(self._stores, known_id)
         row = None
         if store is not None:
             store.pool.admit()
             row = await items.item(store.pool, known_id or "")
-        if store is None or row is None or row.namespace != namespace:
+        if row is None or store is None or row.namespace != namespace:
             raise NotFound("there is no such item here; an item is gone once it has ended")
         [found] = await _with_leases(store, [row])
         return found
@@ -297,7 +297,7 @@ class Topics:
         return found, None
 
     def _all(self) -> list[Store]:
-        return list(self._stores.values())
+        return living(self._stores)
 
     async def _gather(
         self, ask: Callable[[Store], Awaitable[T]], stores: Sequence[Store] | None = None

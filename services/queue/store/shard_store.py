@@ -22,6 +22,7 @@ from services.queue.store.ready_ages import ReadyAges
 from shared.admission.connection_priority import current_urgency
 from shared.admission.delay import overloaded
 from shared.clock import SystemClock
+from shared.ids import ShardNo, shard_of
 from shared.postgres.connections import Declined
 from shared.postgres.rows import rows_of
 from shared.shards.shard_map import Shard
@@ -320,6 +321,22 @@ def _by_token(ids: Sequence[str], tokens: Sequence[str], namespace_ids: Sequence
     parts = [sorted(groups[token]) for token in order]
     lasts = list(accumulate(map(len, parts)))
     return _Named(list(chain.from_iterable(parts)), order, _once([namespaces[token] for token in order]), lasts)
+
+
+def living(stores: Mapping[ShardNo, Store]) -> list[Store]:
+    """Those of the shards that the map names."""
+    return [store for store in list(stores.values()) if not store.pool.is_retired]
+
+
+def is_living(stores: Mapping[ShardNo, Store], number: ShardNo) -> bool:
+    """Whether the map names a shard of this number."""
+    store = stores.get(number)
+    return store is not None and not store.pool.is_retired
+
+
+def store_of(stores: Mapping[ShardNo, Store], item_id: str | None) -> Store | None:
+    """The shard that a canonical id names; None where the map names none: nothing is there."""
+    return stores[shard_of(item_id)] if item_id and is_living(stores, shard_of(item_id)) else None
 
 
 def refuse_if_standing(stores: Iterable[Store]) -> None:
