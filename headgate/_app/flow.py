@@ -87,13 +87,13 @@ class Plan:
         return [node for node in self if node.key not in known]
 
     def _node(self, key: str, call: JobCall[Any], upstream: list[str], how: AddOptions) -> None:
+        external: list[External] = list(how.get("external", ()))
         options: Any = {
             **self._options(call),
             **_waiting(how),
             "payload": self._app.packed(call.payload(self._key_in_plan)),
-            "pass_outputs": any(call.references()),
+            "pass_outputs": bool(external) or any(call.references()),
         }
-        external: list[External] = list(how.get("external", ()))
         self.nodes[key] = Node(key, call.function.topic, upstream, external, options)
 
     def _gate(self, key: str, call: JobCall[Any], when: Condition, above: str) -> str:

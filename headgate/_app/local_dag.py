@@ -128,7 +128,7 @@ class LocalDag:
             self._new_id(),
             self._now(),
             list(spec.get("upstream") or ()),
-            dict.fromkeys(names, False),
+            dict.fromkeys(names),
         )
         self.nodes[node.key] = node
         self._undecided.append(node)
@@ -169,7 +169,11 @@ class LocalDag:
         if not node.spec.get("pass_outputs"):
             return None
         upstream = [self.nodes[key] for key in node.upstream]
-        return {above.key: above.output for above in upstream if above.output is not None}
+        given = {above.key: above.output for above in upstream if above.output is not None}
+        told = {
+            name: resolved["data"] for name, resolved in node.externals.items() if resolved.get("data") is not None
+        }
+        return given | {f"external:{name}": data for name, data in told.items()}
 
     def _release(self, node: LocalNode, inputs: Any) -> None:
         node.state, node.inputs, node.released_at = "released", inputs, self._now()

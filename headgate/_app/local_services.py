@@ -395,7 +395,7 @@ class LocalServices(httpx.BaseTransport, httpx.AsyncBaseTransport):
                         dag._end_node(dag.nodes[key], "skipped")
             case "resolve", {"external": events}:
                 for event in events:
-                    dag.nodes[event["node"]].externals[event["name"]] = True
+                    dag.nodes[event["node"]].externals[event["name"]] = {"data": event.get("data")}
                 dag.go_on()
                 named = [{"node": event["node"], "name": event["name"], "status": "resolved"} for event in events]
                 return {"results": named}

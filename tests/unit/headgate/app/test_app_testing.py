@@ -327,6 +327,21 @@ def test_jobs_of_a_flow_share_values() -> None:
         assert [value.value for value in other.client.dag(run.id).values.all()] == [6]
 
 
+def test_a_function_reads_what_came_with_an_event() -> None:
+    other = App("other")
+
+    @other.job
+    def publish(job: Job, version: str) -> str:
+        return f"{version}, by {job.inputs['external:approval']['by']}"
+
+    with other.testing():
+        flow = other.flow("release")
+        call = flow.add(publish.call("v1"), key="publish", external=["approval"])
+        run = flow.start()
+        other.client.dag(run.id).resolve("publish", "approval", data={"by": "ada"})
+        assert run.result(call) == "v1, by ada"
+
+
 def test_what_nobody_ends_says_so() -> None:
     with app.testing():
         flow = app.flow("waits")
