@@ -283,9 +283,12 @@ def _add_topics(root: _Commands) -> None:
         help="like 5=0.1: a tenth for 5 and worse (-- before negative ones); none: take away",
     )
     why_command = root.add("why", why.why, "say why a topic, an item, a DAG or a node does not go on")
-    why_command.add_argument("what", nargs="?", help="a topic, or the id of an item or DAG; else of the namespace")
+    why_command.add_argument(
+        "what", nargs="?", help="a topic, or the id of an item, DAG or workflow; else of the namespace"
+    )
     why_command.add_argument("node", nargs="?", help="of a DAG: the key of a node")
     top = root.add("top", why.top, "show the topics that hold most, again and again")
+    top.add_argument("--all", action="store_true", help="namespaces instead: whose items become more, and most")
     top.add_argument("--every", type=float, default=2.0, metavar="SECONDS")
     top.add_argument("--rows", type=int, default=20, metavar="N")
     top.add_argument("--once", action="store_true", help="show it once")

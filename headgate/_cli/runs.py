@@ -1,13 +1,15 @@
 """The commands about runs of workflows, which ask the service."""
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ from headgate._cli.workflow import SEEDS_MAX, Add, function_named, history_in
 from headgate._stderr import stderr_line
 from headgate._worker.deciders import PINNED_TOPIC, TOPIC
 from headgate.errors import Invalid
+from headgate.wire.workflow import Stuck
 from headgate.workflow.errors import Mismatch, TurnFailed
 from headgate.workflow.simulation import replay
 
@@ -27,6 +30,7 @@ CHECK: Final = r"""\ Replays open runs of a type on this code, before it is depl
 path/file.py:name. Exit code 1 where one of them parts from its history: the run, the event, what the
 history has, what the code asks for, and at which line. Each hash seed is a process of its own.
 """
+WAITING_TOLD_S: Final = 1.5
 _COLUMNS: Final = ["id", "type", "version", "state", "parked", "stuck", "last_event", "run"]
 _VERSIONS: Final = ["type", "version", "running", "stuck", "workers"]
 _TIMELINE: Final = ["key", "kind", "made", "ended", "state"]
@@ -101,7 +105,7 @@ def start(args: Args) -> int:
     input = None if args.input is None else commands.parsed(args.input)
     with commands.client_of(args) as client:
         run = client.workflows.start(args.type, input, id=args.id, reuse=args.reuse, version=args.version)
-        return _show(args, run.show())
+        return _show(args, run.show(), is_started=True)
 
 
 def list_runs(args: Args) -> int:
@@ -150,12 +154,28 @@ def update(args: Args) -> int:
     data = None if args.data is None else commands.parsed(args.data)
     with commands.client_of(args) as client:
         handle = client.workflows.get(args.id)
-        found = handle.update(args.name, data, id=args.update_id, wait_s=args.wait_s)
+        with _told_of_waiting():
+            found = handle.update(args.name, data, id=args.update_id, wait_s=args.wait_s)
     if args.output == "json":
         show_json(found, sys.stdout)
     else:
         show_fields(found.model_dump(exclude_none=True), sys.stdout)
     return commands.OK if found.status in ("done", "pending") else commands.FAILURE
+
+
+@contextlib.contextmanager
+def _told_of_waiting() -> Iterator[None]:
+    """Say on a terminal what a call waits for that takes longer than a worker needs."""
+    told = threading.Timer(
+        WAITING_TOLD_S, stderr_line, ["headgate: waits for a worker of the workflow's type ..."]
+    )
+    told.daemon = True
+    if sys.stderr is not None and sys.stderr.isatty():
+        told.start()
+    try:
+        yield
+    finally:
+        told.cancel()
 
 
 def move(args: Args) -> int:
@@ -282,9 +302,7 @@ def check(args: Args) -> int:
         show_json({"runs": len(files), "parted": parted}, sys.stdout)
     else:
         for one in parted:
-            fields = [f"{name}: {one[name]}" for name in ("event", "expected", "got", "line") if one.get(name)]
-            for line in (f"{one['id']}: {one['code']}", *(f"  {each}" for each in fields or [one["error"]])):
-                sys.stdout.write(printable(line) + "\n")
+            _write_parted(one["id"], one)
         sys.stdout.write(f"{len(files) - len(parted)} of {len(files)} runs replay to the same\n")
     return commands.FAILURE if parted else commands.OK
 
@@ -338,9 +356,31 @@ def _row(run: wire.WorkflowRun) -> dict[str, Any]:
     return {**run.model_dump(), "stuck": run.stuck.code if run.stuck else None}
 
 
-def _show(args: Args, run: wire.WorkflowRun) -> int:
+def stuck_fields(stuck: Stuck) -> dict[str, Any]:
+    """What is known of where a run's code parts from its history, else the error."""
+    return _parted_fields(stuck.model_dump())
+
+
+def _parted_fields(found: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {name: found[name] for name in ("event", "expected", "got", "line") if found.get(name)}
+    return fields or {"error": found["error"]}
+
+
+def _write_parted(what: str, found: Mapping[str, Any]) -> None:
+    """One line of what it is, and one for each thing that is known of it."""
+    sys.stdout.write(printable(f"{what}: {found['code']}") + "\n")
+    for name, value in _parted_fields(found).items():
+        sys.stdout.write(printable(f"  {value}" if name == "error" else f"  {name}: {value}") + "\n")
+
+
+def _show(args: Args, run: wire.WorkflowRun, *, is_started: bool = False) -> int:
+    """Show a run; of one that was started also whether it was there before."""
     if args.output == "json":
         show_json(run, sys.stdout)
-    else:
-        show_fields(run.model_dump(exclude_none=True), sys.stdout)
+        return commands.OK
+    fields = run.model_dump(exclude_none=True, exclude={"stuck"} if is_started else {"stuck", "existing"})
+    show_fields(fields, sys.stdout)
+    if run.stuck is not None:
+        times = "" if run.stuck.attempts == 1 else f", {run.stuck.attempts} times in a row"
+        _write_parted(f"stuck{times}", run.stuck.model_dump())
     return commands.OK

@@ -1,5 +1,6 @@
 """`headgate why` and `headgate top`: why something does not go on, and what goes on now."""
 
+import contextlib
 import re
 import sys
 import time
@@ -8,11 +9,14 @@ from typing import Any, Final
 from headgate import wire
 from headgate._cli import commands
 from headgate._cli.output import printable, show_json, show_table
+from headgate._cli.runs import stuck_fields
 from headgate._client.client import Client
-from headgate.errors import NotFound
+from headgate.errors import HeadgateError, NotFound
+from headgate.wire.console import Cause
 
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
 _COLUMNS: Final = ("topic", "ready", "leased", "delayed", "dead", "oldest_ready", "paused")
+_ALL_COLUMNS: Final = ("namespace", "items", "more", "in_flight", "stored_bytes", "enqueued_last_minute")
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
@@ -31,39 +35,84 @@ def why(args: commands.Args) -> int:
 
 
 def _why(client: Client, what: str | None, node: str | None) -> wire.Why:
-    """Of the item or the DAG of that id, else of the topic of that name; of a DAG's node; of the namespace."""
+    """Of the item or the DAG of that id, of the topic of that name, if it is none of the workflow of that id; of
+    a DAG's node; of the namespace."""
     if what is None:
         return client.why.namespace()
-    if node is None and not _ID(what):
-        return client.why.topic(what)
-    if node is None:
-        try:
-            return client.why.item(what)
-        except NotFound:
-            pass  # a DAG's, then
-    return client.dag(what).why(node)
+    if node is not None:
+        return client.dag(what).why(node)
+    if not _ID(what):
+        found = client.why.topic(what)
+        is_empty = any(cause.kind == "empty" for cause in found.causes)
+        return (_of_run(client, what) if is_empty else None) or found
+    for ask in (client.why.item, lambda _: client.dag(what).why()):
+        with contextlib.suppress(NotFound):
+            return ask(what)
+    found_run = _of_run(client, what)
+    if found_run is None:
+        raise NotFound(f"neither an item, a DAG nor a workflow has the id {what} in {client.namespace}")
+    return found_run
+
+
+def _of_run(client: Client, workflow_id: str) -> wire.Why | None:
+    """Why the run of a workflow does not go on: its code cannot, or what its DAG waits for; None: no such run."""
+    try:
+        run = client.workflows.get(workflow_id).show()
+        if run.stuck is None:
+            return client.dag(run.run).why().model_copy(update={"name": workflow_id})
+    except HeadgateError:
+        return None  # what is known of a topic of this name stands
+    stuck = run.stuck
+    times = "once" if stuck.attempts == 1 else f"{stuck.attempts} times in a row"
+    text = f"the code of workflow {workflow_id} cannot go on: {stuck.code}, {times}: {stuck.error}"
+    causes = [Cause(kind="stuck", text=text, since=stuck.since)]
+    causes += [
+        Cause(kind=name, text=f"{name}: {value}") for name, value in stuck_fields(stuck).items() if name != "error"
+    ]
+    return wire.Why(about="dag", name=workflow_id, sentence=f"{text[:1].upper()}{text[1:]}.", causes=causes)
 
 
 def top(args: commands.Args) -> int:
-    """Topics, most ready first, again and again until it is interrupted."""
+    """Topics, most ready first, or namespaces, most items first, again and again until it is interrupted."""
     with commands.client_of(args) as client:
+        before: dict[str, int] = {}
         while True:
-            topics = sorted(client.topics(), key=lambda topic: -topic.ready)
-            rows: list[dict[str, Any]] = [
-                {**topic.model_dump(), "oldest_ready": topic.oldest_ready_age_s, "paused": topic.paused or None}
-                for topic in topics[: args.rows]
-            ]
+            if args.all:
+                rows, head, before = _namespaces(client, before, args)
+            else:
+                rows, head = _topics(client, args)
             if args.once and args.output == "json":
                 show_json(rows, sys.stdout)
                 return commands.OK
             if not args.once and sys.stdout.isatty():
                 sys.stdout.write(_CLEAR)
-            sums = ", ".join(
-                f"{sum(getattr(t, name) for t in topics)} {name}" for name in ("ready", "leased", "dead")
-            )
-            sys.stdout.write(f"{client.namespace}: {len(topics)} topics, {sums}\n\n")
-            show_table(rows, _COLUMNS, sys.stdout)
+            sys.stdout.write(f"{head}\n\n")
+            show_table(rows, _ALL_COLUMNS if args.all else _COLUMNS, sys.stdout)
             sys.stdout.flush()
             if args.once:
                 return commands.OK
             time.sleep(args.every)
+
+
+def _topics(client: Client, args: commands.Args) -> tuple[list[dict[str, Any]], str]:
+    topics = sorted(client.topics(), key=lambda topic: -topic.ready)
+    sums = ", ".join(f"{sum(getattr(t, name) for t in topics)} {name}" for name in ("ready", "leased", "dead"))
+    rows = [
+        {**topic.model_dump(), "oldest_ready": topic.oldest_ready_age_s, "paused": topic.paused or None}
+        for topic in topics[: args.rows]
+    ]
+    return rows, f"{client.namespace}: {len(topics)} topics, {sums}"
+
+
+def _namespaces(
+    client: Client, before: dict[str, int], args: commands.Args
+) -> tuple[list[dict[str, Any]], str, dict[str, int]]:
+    """`more`: by how much the items of each have become more since the last look, which shows who floods."""
+    found = sorted(client.namespaces(), key=lambda one: -one.items)
+    rows = [
+        {**one.model_dump(), "more": one.items - before[one.namespace] if one.namespace in before else None}
+        for one in found
+    ]
+    rows.sort(key=lambda row: -max(row["more"] or 0, 0))
+    head = f"{len(found)} namespaces, {sum(one.items for one in found)} items"
+    return rows[: args.rows], head, {one.namespace: one.items for one in found}

@@ -101,7 +101,7 @@ async def test_pages_say_why(site: Site, browser: Browser) -> None:
         "topics/paused": "It is paused; 7 are ready.",
         "topics": "Topic paused is paused; 7 are ready",
         "items/{item}": "its lease ends in",
-        "dags/{dag}": "nodes are queued",
+        "dags/{dag}": "queued",
         "dags/{dag}?node=compile 3": "compile 3 has failed: exit 1.",
     }
     async with look(browser, site.dag.url) as opened:

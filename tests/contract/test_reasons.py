@@ -43,6 +43,9 @@ async def test_a_mistyped_topic_is_said_to_be_asked_for_by_nobody_and_names_are_
     assert kinds(found) == ["unasked"] and found["causes"][0]["near"] == ["email"]
     assert found["sentence"] == "No consumer has asked for it in 60 minutes. Did you mean email?"
     assert kinds(await why(queue_service, topic="email")) == ["working"]
+    await post(queue_service, "enqueue", {"items": [{"topic": "reports"}]})
+    alone = await why(queue_service, topic="reports")
+    assert "has asked for it in 60 minutes: start one (`headgate worker`)" in alone["sentence"]
     empty = await why(queue_service, topic="emali")
     assert kinds(empty)[0] == "empty" and "email" in empty["causes"][0]["near"]
 
@@ -74,7 +77,7 @@ async def test_a_namespace_says_what_holds_it_up_the_worst_first(queue_service: 
     await post(queue_service, "nack", {"items": [nack]})
     await post(queue_service, "topics/resume", {"topic": "paused"})
     found = await why(queue_service)
-    assert kinds(found)[-1] == "dead" and "1 have died, most of them of mail" in found["causes"][-1]["text"]
+    assert kinds(found)[-1] == "dead" and "1 has died, most of them of mail" in found["causes"][-1]["text"]
     assert (await queue_service.client.get("/v1/namespaces/other/why")).json()["sentence"] == "It holds nothing."
 
 
@@ -138,11 +141,11 @@ async def test_a_node_leads_to_the_root_of_it(dag_service: Service) -> None:
         ("node", "b"),
         ("external", "a"),
     ]
-    assert (
-        found["sentence"] == "d waits because a waits for the external approval; 4 nodes of the DAG are blocked."
-    )
+    said = f"a waits for the external approval (`headgate dag resolve {dag} a approval`)"
+    assert found["sentence"] == f"d waits because {said}; 4 nodes of the DAG are blocked."
     whole = await why(dag_service, f"/dags/{dag}/why")
-    assert kinds(whole) == ["kept"] and "a waits for the external approval" in whole["sentence"]
+    assert kinds(whole) == ["kept"] and said in whole["sentence"]
+    assert whole["sentence"].startswith("1 node is kept by something outside of the graph")
     await post(dag_service, f"dags/{dag}/resolve", {"external": [{"node": "a", "name": "approval"}]})
     assert kinds(await why(dag_service, f"/dags/{dag}/why", key="a")) in (["queued"], ["released"])
     await post(dag_service, f"dags/{dag}/pause", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from services.dag.read.queries import NodeDetail, Queries
 _STEPS_MAX: Final = 25
 _FRONTIER: Final = 100
 _UNASKED_TOLD_S: Final = 15.0
+_START: Final = "start one (`headgate worker`)"
 _ENDED: Final = frozenset(("succeeded", "failed", "skipped", "cancelled"))
 
 
@@ -40,7 +42,7 @@ class DagReasons:
         root = causes[-1]
         sentence = root["text"] if len(causes) == 1 else f"{key} waits because {root['text']}"
         if dag.blocked and root["kind"] not in _ENDED:
-            sentence += f"; {dag.blocked} nodes of the DAG are blocked"
+            sentence += f"; {_nodes(dag.blocked, 'of the DAG ')} blocked"
         return {"about": "node", "name": key, "sentence": f"{sentence}.", "causes": causes}
 
     async def of_dag(self, namespace: str, dag_id: str) -> dict[str, Any]:
@@ -55,14 +57,14 @@ class DagReasons:
             _cause(each["kind"], _OBSTACLES.get(each["kind"], each["kind"]), each.get("since"))
             for each in page.waits_for
         ]
-        causes += _of_frontier(page.nodes)
+        causes += _of_frontier(dag_id, page.nodes)
         if dag.over:
             causes = [_cause(dag.state, f"it has ended: {dag.state}{_failed(dag)}", dag.finished_at)]
         elif not causes:
             causes = [_cause("deciding", "it is just being decided")]
         sentence = "; ".join(each["text"] for each in causes[:3])
         if dag.blocked and not dag.over:
-            sentence += f"; {dag.blocked} nodes are blocked"
+            sentence += f"; {_nodes(dag.blocked)} blocked"
         return {
             "about": "dag",
             "name": dag.name or dag.id,
@@ -86,7 +88,8 @@ class DagReasons:
             if not others:
                 return [_cause("deciding", f"{row.key} is just being decided", None, row.key)], None
             return [
-                _cause(each["kind"], f"{row.key} {_kept(each)}", each.get("since"), row.key) for each in others
+                _cause(each["kind"], f"{row.key} {_kept(dag_id, row.key, each)}", each.get("since"), row.key)
+                for each in others
             ], None
         first = next((each for each in nodes if each["state"] not in _ENDED), nodes[0])
         more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
@@ -108,7 +111,10 @@ class DagReasons:
             due = item.deliver_at.isoformat() if item.deliver_at else "later"
             return _cause("delayed", f"{row.key} is due at {due}", item.since, row.key)
         if item.unasked_s is not None and item.unasked_s >= _UNASKED_TOLD_S:
-            text = f"{row.key} is queued in {row.topic}, which no consumer has asked for in {item.unasked_s:.0f} s"
+            text = (
+                f"{row.key} is queued in {row.topic}, which no consumer has asked for in {item.unasked_s:.0f} s:"
+                f" {_START}"
+            )
             return _cause("unasked", text, row.released_at, row.key)
         return _cause("queued", f"{row.key} waits for a consumer of {row.topic}", row.released_at, row.key)
 
@@ -133,7 +139,7 @@ _OBSTACLES: Final = {
 }
 
 
-def _of_frontier(nodes: list[FrontierNode]) -> list[dict[str, Any]]:
+def _of_frontier(dag_id: str, nodes: list[FrontierNode]) -> list[dict[str, Any]]:
     """What the nodes that nothing in the graph keeps are at, as few lines."""
     found = []
     for standing in (
@@ -151,18 +157,17 @@ def _of_frontier(nodes: list[FrontierNode]) -> list[dict[str, Any]]:
         if not some:
             continue
         first = min(some, key=lambda node: node.since)
-        text = (
-            f"{len(some)}{'+' if len(nodes) >= _FRONTIER else ''} nodes are {_STANDINGS.get(standing, standing)}"
-        )
+        text = f"{_nodes(len(some), is_part=len(nodes) >= _FRONTIER)} {_STANDINGS.get(standing, standing)}"
         unasked = [
             node for node in some if node.item is not None and (node.item.unasked_s or 0) >= _UNASKED_TOLD_S
         ]
         if standing == "queued" and unasked:
-            text += (
-                f", and no consumer has asked for {unasked[0].row.topic} in {unasked[0].item.unasked_s or 0:.0f} s"  # type: ignore[union-attr]
-            )
+            some_s = max(node.item.unasked_s or 0 for node in unasked if node.item is not None)
+            text += f", and no consumer has asked for {unasked[0].row.topic} in {some_s:.0f} s: {_START}"
         if standing == "kept":
-            text += f": {first.row.key} {_kept(first.waits_for[0])}" if first.waits_for else ""
+            text += (
+                f": {first.row.key} {_kept(dag_id, first.row.key, first.waits_for[0])}" if first.waits_for else ""
+            )
         found.append(_cause(standing, text, first.since, first.row.key))
     return found
 
@@ -175,15 +180,23 @@ _STANDINGS: Final = {
 }
 
 
-def _kept(obstacle: dict[str, Any]) -> str:
+def _kept(dag_id: str, key: str, obstacle: dict[str, Any]) -> str:
     kind = obstacle["kind"]
     if kind == "external":
-        return f"waits for the external {obstacle['name']}"
+        command = shlex.join(("headgate", "dag", "resolve", dag_id, key, obstacle["name"]))
+        return f"waits for the external {obstacle['name']} (`{command}`)"
     return _KEPT.get(kind, f"waits for {kind}")
 
 
 def _failed(dag: Dag) -> str:
-    return f", {dag.failed} nodes failed" if dag.failed else ""
+    return f", {dag.failed} node{'s' if dag.failed > 1 else ''} failed" if dag.failed else ""
+
+
+def _nodes(count: int, of: str = "", *, is_part: bool = False) -> str:
+    """So many nodes, as the begin of what they are; of a part of them the rest is not counted."""
+    if is_part:
+        return f"{count}+ nodes {of}are"
+    return f"{count} node {of}is" if count == 1 else f"{count} nodes {of}are"
 
 
 def _cause(kind: str, text: str, since: datetime | None = None, node: str | None = None) -> dict[str, Any]:

@@ -82,9 +82,9 @@ class Reasons:
         unasked = {name: self._asked.unasked_s(namespace, name) for name in unpaused}
         for name, row in _most(known, lambda row: row.ready):
             if row.paused and row.ready:
-                causes.append(_cause("paused", f"topic {name} is paused; {row.ready} are ready"))
+                causes.append(_cause("paused", f"topic {name} is paused; {_are(row.ready)} ready"))
             elif unasked.get(name, 0.0) >= _UNASKED_TOLD_S:
-                text = f"no consumer has asked for {name} in {_span(unasked[name])}; {row.ready} are ready"
+                text = f"no consumer has asked for {name} in {_span(unasked[name])}; {_are(row.ready)} ready"
                 causes.append(_cause("unasked", text))
         served = {name: row for name, row in unpaused.items() if unasked[name] < _UNASKED_TOLD_S}
         for name, row in _most(served, _age_s)[:1]:
@@ -95,7 +95,7 @@ class Reasons:
             causes.append(_cause("working", _working(*known.values()) if known else "it holds nothing"))
         if dead := sum(row.dead for row in known.values()):
             most = _most(known, lambda row: row.dead)[0][0]
-            causes.append(_cause("dead", f"{dead} have died, most of them of {most}"))
+            causes.append(_cause("dead", f"{_have(dead)} died, most of them of {most}"))
         return _told("namespace", namespace, causes)
 
     async def of_item(self, namespace: str, item_id: str) -> Why:
@@ -113,7 +113,8 @@ class Reasons:
             text = f"a worker has it, attempt {item.attempts + 1}; its lease ends in {left_s:.0f} s"
             causes.append(_cause("leased", text))
         elif item.state == "dead":
-            causes.append(_cause("dead", f"it died after {item.attempts} attempts: {error or 'without a word'}"))
+            times = "once" if item.attempts == 1 else f"{item.attempts} times"
+            causes.append(_cause("dead", f"it failed {times} and died: {error or 'without a word'}"))
             causes.append(_cause("redrive", "it stays until it is redriven or purged"))
         elif item.state == "disabled":
             text = (
@@ -145,22 +146,27 @@ class Reasons:
             near = difflib.get_close_matches(topic, known, n=3) if len(topic) <= 64 else []
             causes.append(_cause("empty", "it holds nothing", near=near))
         elif counts is not None and counts.paused:
-            causes.append(_cause("paused", f"it is paused; {counts.ready} are ready"))
+            causes.append(_cause("paused", f"it is paused; {_are(counts.ready)} ready"))
         if counts is not None and not counts.paused and counts.ready:
             causes += _over_in_flight(await self._topics.namespace(namespace))
         if unasked_s >= _UNASKED_TOLD_S and (counts is None or (counts.ready and not counts.paused)):
             asked = [name for name in known if self._asked.unasked_s(namespace, name) < _UNASKED_TOLD_S]
             near = difflib.get_close_matches(topic, asked, n=3) if len(topic) <= 64 else []
-            causes.append(_cause("unasked", f"no consumer has asked for it in {_span(unasked_s)}", near=near))
+            start = "" if near or counts is None else ": start one (`headgate worker`)"
+            causes.append(
+                _cause("unasked", f"no consumer has asked for it in {_span(unasked_s)}{start}", near=near)
+            )
         if counts is not None and not causes:
             causes.append(_cause("working", _working(counts)))
         if counts is not None and counts.dead:
-            causes.append(_cause("dead", f"{counts.dead} have died, and stay until they are redriven or purged"))
+            causes.append(
+                _cause("dead", f"{_have(counts.dead)} died; what is dead stays until it is redriven or purged")
+            )
         return causes
 
     def _away(self) -> list[Cause]:
         """Shards that do not answer, as one cause."""
-        away = [str(shard.number) for shard in self._shards if shard.breaker.refuses and not shard.pool.is_retired]
+        away = [str(shard.number) for shard in self._shards if shard.breaker.refuses and not shard.is_retired]
         some = ", ".join(away[:8])
         return [_cause("shards_away", f"shard {some} does not answer; what is there waits")] if away else []
 
@@ -219,8 +225,16 @@ def _working(*rows: TopicStats) -> str:
     if leased := sum(row.leased for row in rows):
         return f"workers have {leased}; none waits"
     if delayed := sum(row.delayed for row in rows):
-        return f"{delayed} are not due yet"
+        return f"{_are(delayed)} not due yet"
     return "nothing in it is to be handed out"
+
+
+def _are(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'}"
+
+
+def _have(count: int) -> str:
+    return f"{count} {'has' if count == 1 else 'have'}"
 
 
 def _cause(kind: str, text: str, since: datetime | None = None, near: Sequence[str] = ()) -> Cause:

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from tests.unit.headgate.conftest import Run
 from tests.unit.headgate.fakes import Service, problem
 
@@ -46,6 +48,67 @@ def test_an_id_that_is_no_items_is_a_dags(service: Service, run: Run) -> None:
     assert code == 0 and json.loads(out)["about"] == "dag"
 
 
+def test_a_name_that_is_no_topics_is_a_workflows(service: Service, run: Run) -> None:
+    """Its code's, where that cannot go on, else its DAG's; a topic that holds something comes first."""
+    empty = {
+        "about": "topic",
+        "name": "order-17",
+        "sentence": "It holds nothing.",
+        "causes": [{"kind": "empty", "text": ""}],
+    }
+    stuck = {
+        "code": "replay_mismatch",
+        "error": "other",
+        "attempts": 3,
+        "event": 4,
+        "expected": "a\x1b[2J",
+        "got": "b",
+    }
+    shown: dict[str, Any] = {"id": "order-17", "run": ID, "type": "order", "stuck": stuck}
+    held: dict[str, Any] = dict(empty)
+
+    def reply(_method: str, path: str, _body: Any) -> Any:
+        if "/workflows/" in path:
+            return shown if "order-17" in path else problem(404, "not_found")
+        return told("dag") if "/dags/" in path else held
+
+    service.reply = reply
+    code, out, _ = run("why", "order-17")
+    assert code == 0 and out.splitlines() == [
+        "The code of workflow order-17 cannot go on: replay_mismatch, 3 times in a row: other.",
+        "  - the code of workflow order-17 cannot go on: replay_mismatch, 3 times in a row: other",
+        "  - event: 4",
+        "  - expected: a?[2J",
+        "  - got: b",
+    ]
+    del shown["stuck"]
+    assert run("why", "order-17")[1].splitlines()[0] == "It is kept."
+    assert run("why", "order-18")[1].splitlines()[0] == "It holds nothing."
+    held["causes"] = [{"kind": "working", "text": "goes on"}]
+    assert run("why", "order-17")[1].splitlines()[0] == "It holds nothing."
+
+
+def test_an_id_of_nothing_is_said_to_be_so(service: Service, run: Run) -> None:
+    service.reply = lambda _m, _p, _b: problem(404, "not_found")
+    code, _, said = run("why", ID)
+    assert code == 3 and "neither an item, a DAG nor a workflow" in said
+
+
+def test_a_run_that_is_stuck_is_shown_as_check_shows_it(service: Service, run: Run) -> None:
+    stuck = {"code": "replay_mismatch", "error": "other", "attempts": 2, "event": 4, "expected": "a", "got": "b"}
+    service.reply = lambda _m, _p, _b: {"id": "o-1", "run": ID, "type": "order", "stuck": stuck}
+    code, out, _ = run("workflow", "show", "o-1")
+    assert code == 0 and "existing" not in out
+    assert out.splitlines()[-4:] == [
+        "stuck, 2 times in a row: replay_mismatch",
+        "  event: 4",
+        "  expected: a",
+        "  got: b",
+    ]
+    code, out, _ = run("workflow", "start", "order", "--id", "o-1")
+    assert code == 0 and "existing" in out
+
+
 def test_top_shows_the_fullest_topics_first(service: Service, run: Run) -> None:
     topics = [
         {
@@ -66,3 +129,25 @@ def test_top_shows_the_fullest_topics_first(service: Service, run: Run) -> None:
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["TOPIC", "many"]
     code, out, _ = run("-o", "json", "top", "--once")
     assert [row["topic"] for row in json.loads(out)] == ["many", "few"]
+
+
+def test_top_of_all_namespaces_shows_first_whose_items_become_more(
+    service: Service, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = {"big": 50, "flooding": 3}
+    service.reply = lambda _m, _p, _b: {
+        "items": [{"namespace": name, "items": count} for name, count in items.items()],
+        "next_cursor": None,
+    }
+    code, out, _ = run("top", "--all", "--once")
+    assert code == 0 and out.splitlines()[0] == "2 namespaces, 53 items"
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["NAMESPACE", "big", "flooding"]
+
+    def later(_seconds: float) -> None:
+        if items["flooding"] > 3:
+            raise KeyboardInterrupt
+        items["flooding"] += 20
+
+    monkeypatch.setattr("headgate._cli.why.time.sleep", later)
+    _, out, _ = run("top", "--all")
+    assert [line.split()[:3] for line in out.splitlines()[-2:]] == [["flooding", "23", "20"], ["big", "50", "0"]]
