@@ -141,7 +141,7 @@ def _as_json(stack: Stack) -> str:
 def _announcement(stack: Stack) -> str:
     if not stack.settings.with_services:
         exports = (f"export {name}={shlex.quote(value)}" for name, value in stack.environment.items())
-        return "\n".join(exports)
+        return "\n".join(("# The services are not started: they would listen where this says.", *exports))
     return (
         f"Headgate is ready\n"
         f"  queue  {stack.queue_url}\n"

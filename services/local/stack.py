@@ -130,6 +130,9 @@ class Stack:
         wanted = []
         if self.settings.with_services:
             wanted += [("queue_port", "the queue service"), ("dag_port", "the dag service")]
+        elif self.settings.free_ports:  # for who starts them on what is exported
+            own = [("queue_port", "the queue service"), ("dag_port", "the dag service")]
+            wanted += [(field, what) for field, what in own if field in self.settings.loose_ports]
         if self.settings.needs_postgres:
             wanted.append(("postgres_port", "Postgres"))
         if not self.settings.redis_url:
