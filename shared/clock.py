@@ -29,3 +29,10 @@ class SystemClock:
 async def turn() -> None:
     """Go on in the next turn of the event loop: what it has read in this one is seen first. Takes no time."""
     await asyncio.sleep(0)
+
+
+def in_words(seconds: float) -> str:
+    """A time that passed, as sentences tell it: `40 s`, `12 minutes`, `3 hours`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7_200 else f"{seconds / 3_600:.0f} hours"

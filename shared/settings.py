@@ -126,6 +126,10 @@ class EdgeSettings(BaseSettings):
     history_span_s: Annotated[float, Field(ge=60, le=86_400)] = 3_600.0
     history_series_max: Annotated[int, Field(ge=1)] = 10_000
     history_values_max: Annotated[int, Field(ge=1_000)] = 200_000
+    # Where longer ranges are asked for: a Prometheus that scrapes both services.
+    prometheus_url: Annotated[
+        str | None, Field(validation_alias="HEADGATE_PROMETHEUS_URL", pattern=r"^https?://[^\s?#]+$")
+    ] = None
 
     # Of what operators did.
     audit_retention_s: Annotated[float, Field(ge=0)] = 90 * 24 * 3600.0

@@ -58,7 +58,6 @@ _SHARD_COLUMNS: Final = (
     "ready",
     "delayed",
     "leased",
-    "disabled",
     "dead",
     "enqueued_per_s",
     "acked_per_s",

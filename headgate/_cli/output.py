@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -44,25 +45,62 @@ def _escaped(char: str) -> str:
 
 
 def show_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: TextIO) -> None:
-    """Rows under upper-case headings; numbers to the right."""
+    """Rows under upper-case headings; numbers to the right.
+
+    In a terminal the table has its width: headings take several lines, long texts are cut, ids, times and numbers
+    are not, and where that does not do, the last columns are left out and counted.
+    """
     cells = [[cell(row.get(column)) for column in columns] for row in rows]
-    widths = [
-        max(len(column), *(len(line[at]) for line in cells)) if cells else len(column)
-        for at, column in enumerate(columns)
-    ]
+    data = [max((len(line[at]) for line in cells), default=0) for at in range(len(columns))]
+    right = [_is_numeric(rows, column) for column in columns]
+    widths = [max(len(column), wide) for column, wide in zip(columns, data, strict=True)]
+    shown = range(len(columns))
     if out.isatty():
-        widths = fitting(widths, [len(column) for column in columns], shutil.get_terminal_size().columns)
-    right = [
-        any(isinstance(row.get(column), int | float) for row in rows)
-        and not any(isinstance(row.get(column), bool) for row in rows)
-        for column in columns
-    ]
-    for line in ([column.upper() for column in columns], *cells):
+        room = shutil.get_terminal_size().columns
+        least = [
+            max(_longest(column), wide if at_right or column == "id" or column.endswith("_at") else 0)
+            for column, wide, at_right in zip(columns, data, right, strict=True)
+        ]
+        while len(shown) > 1 and sum(least[at] for at in shown) + 2 * (len(shown) - 1) > room:
+            shown = shown[:-1]
+        widths = fitting([widths[at] for at in shown], [least[at] for at in shown], room)
+    headings = _stacked([columns[at].upper() for at in shown], [widths[at] for at in shown])
+    for line in (*headings, *cells):
         aligned = [
-            text.rjust(width) if at_right else cut(text, width).ljust(width)
-            for text, width, at_right in zip(line, widths, right, strict=True)
+            line[at].rjust(widths[at]) if right[at] else cut(line[at], widths[at]).ljust(widths[at])
+            for at in shown
         ]
         out.write("  ".join(aligned).rstrip() + "\n")
+    if len(shown) < len(columns):
+        out.write(f"({', '.join(columns[len(shown) :])}: no room here; -o json has them)\n")
+
+
+def _is_numeric(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
+    values = [row.get(column) for row in rows]
+    return any(isinstance(value, int | float) for value in values) and not any(
+        isinstance(value, bool) for value in values
+    )
+
+
+def _longest(heading: str) -> int:
+    return max(map(len, heading.replace(" ", "_").split("_")))
+
+
+def _stacked(headings: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
+    """Each heading on as many lines as its column's width asks for, the last lines beside one another."""
+    found = []
+    for heading, width in zip(headings, widths, strict=True):
+        lines = [""]
+        for word in re.split("(?<=[_ ])", heading):
+            if lines[-1] and len(lines[-1]) + len(word) > width:
+                lines.append("")
+            lines[-1] += word
+        found.append([line if line is lines[-1] else line.rstrip("_ ") for line in lines])
+    high = max(map(len, found), default=0)
+    return [
+        [lines[row - (high - len(lines))] if row >= high - len(lines) else "" for lines in found]
+        for row in range(high)
+    ]
 
 
 def fitting(widths: Sequence[int], least: Sequence[int], columns: int) -> list[int]:

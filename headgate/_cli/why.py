@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from headgate import wire
 from headgate._cli import commands
+from headgate._cli.explain import span
 from headgate._cli.output import printable, show_json, show_table
 from headgate._cli.runs import stuck_fields
 from headgate._client.client import Client
@@ -87,7 +88,11 @@ def top(args: commands.Args) -> int:
             if not args.once and sys.stdout.isatty():
                 sys.stdout.write(_CLEAR)
             sys.stdout.write(f"{head}\n\n")
-            show_table(rows, _ALL_COLUMNS if args.all else _COLUMNS, sys.stdout)
+            show_table(
+                rows if args.all else [_in_words(row) for row in rows],
+                _ALL_COLUMNS if args.all else _COLUMNS,
+                sys.stdout,
+            )
             sys.stdout.flush()
             if args.once:
                 return commands.OK
@@ -97,11 +102,13 @@ def top(args: commands.Args) -> int:
 def _topics(client: Client, args: commands.Args) -> tuple[list[dict[str, Any]], str]:
     topics = sorted(client.topics(), key=lambda topic: -topic.ready)
     sums = ", ".join(f"{sum(getattr(t, name) for t in topics)} {name}" for name in ("ready", "leased", "dead"))
-    rows = [
-        {**topic.model_dump(), "oldest_ready": topic.oldest_ready_age_s, "paused": topic.paused or None}
-        for topic in topics[: args.rows]
-    ]
-    return rows, f"{client.namespace}: {len(topics)} topics, {sums}"
+    return [topic.model_dump() for topic in topics[: args.rows]], f"{client.namespace}: {len(topics)} topics, {sums}"
+
+
+def _in_words(row: dict[str, Any]) -> dict[str, Any]:
+    """A topic as people read it."""
+    oldest_s = row["oldest_ready_age_s"]
+    return {**row, "oldest_ready": None if oldest_s is None else span(oldest_s), "paused": row["paused"] or None}
 
 
 def _namespaces(

@@ -57,6 +57,7 @@ class Me(Response):
     token: str | None = Field(default=None, description="the token's id, which is not secret")
     scopes: list[str]
     namespaces: list[str] | None = Field(default=None, description="null: all")
+    history_s_max: float = Field(default=3_600.0, description="of the longest range of `GET /v1/history`")
 
 
 class ShardView(Response):
@@ -225,7 +226,7 @@ class HistoryMark(Response):
 
 
 class History(Response):
-    """The last hour of a service's shards, as its processes remember it."""
+    """The last hour of a service's shards, as its processes remember it, or longer, as Prometheus does."""
 
     begins_at_s: float = Field(description="of the first point, seconds since the epoch")
     step_s: float = Field(description="from one point to the next")
@@ -234,4 +235,5 @@ class History(Response):
     marks: list[HistoryMark]
     processes: list[str] = Field(description="who has answered")
     silent: int = Field(description="processes that were asked and have not answered in time")
+    source: Literal["processes", "prometheus"] = "processes"
     left_out: int = Field(description="series over the limits of a process or of the answer")

@@ -7,6 +7,7 @@ history      the last hour of what a process samples, in memory, and what happen
 sampling     takes the samples, and notices what is worth a mark
 peers        asks every process of a service the same question, over Redis
 merging      the answers of several processes as one
+longer       longer ranges, from a Prometheus
 watch        these, put together for a process
 inspection   a close look at one shard, and how each process sees it
 routes       `GET /v1/history`, `GET /v1/audit`, `/v1/shards/{shard}/inspection`, `/v1/shards/{shard}/commands`

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from headgate import wire
 from shared.admission.connection_priority import Urgency
 from shared.console.audit_log import AuditPlace
+from shared.console.longer import LONGEST_S
 from shared.console.merging import METRICS
 from shared.console.watch import Watch
 from shared.errors import Forbidden, invalid
@@ -41,11 +42,12 @@ async def history(
     shard: Annotated[ShardNo | None, Query(ge=0, le=4_095)] = None,
     namespace: Annotated[str | None, Query(pattern=wire.NAMESPACE_PATTERN)] = None,
     topic: Annotated[str | None, Query(pattern=wire.TOPIC_PATTERN)] = None,
-    span_s: Annotated[float, Query(gt=0, le=86_400)] = _SPAN_S,
-    step_s: Annotated[float, Query(gt=0, le=3_600)] = 15.0,
+    span_s: Annotated[float, Query(gt=0, le=LONGEST_S)] = _SPAN_S,
+    step_s: Annotated[float, Query(gt=0, le=86_400)] = 15.0,
 ) -> Response:
     """The last hour, as the processes of the service remember it (scope `ops`): points of each metric, of all
-    shards together, of each, or of each of the topics that hold most; and what happened meanwhile."""
+    shards together, of each, or of each of the topics that hold most; and what happened meanwhile. A longer
+    range comes from Prometheus, where the service knows one (`source`)."""
     caller.need("ops")
     wanted = list(dict.fromkeys(metrics.split(",")))
     for name in wanted:
@@ -56,7 +58,8 @@ async def history(
     question = watch.question(
         metrics=wanted, span_s=span_s, step_s=step_s, by=by, shard=shard, namespace=namespace, topic=topic
     )
-    found = await watch.ask(question)
+    is_longer = watch.longer.url is not None and span_s > watch.remembered_s
+    found = await (watch.ask_longer(question) if is_longer else watch.ask(question))
     found["series"] = [line for line in found["series"] if _may_see(caller, line)]
     return json_response(found)
 

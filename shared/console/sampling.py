@@ -144,7 +144,8 @@ class Sampling:
         named = ", ".join(map(str, sorted(numbers)[:_NAMED_MAX]))
         more = f" and {len(numbers) - _NAMED_MAX} more" if len(numbers) > _NAMED_MAX else ""
         only = next(iter(numbers)) if len(numbers) == 1 else None
-        self._history.mark("owner", f"{self._ownership.name} {verb} {named}{more}", only)
+        noun = "shards" if only is None else "shard"
+        self._history.mark("owner", f"{self._ownership.name} {verb} {noun} {named}{more}", only)
 
     def _breaker_moved(self, number: ShardNo, state: str) -> None:
         if state == "half_open":

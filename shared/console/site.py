@@ -18,10 +18,11 @@ _METHODS = ["GET", "POST", "PUT", "DELETE"]
 
 
 @router.get("/v1/me", response_model=wire.Me, operation_id="me", tags=["console"])
-async def me(caller: Annotated[Caller, Depends(caller_of)]) -> Response:
-    """What the caller's token allows."""
+async def me(request: Request, caller: Annotated[Caller, Depends(caller_of)]) -> Response:
+    """What the caller's token allows, and how long a range of history there is."""
     namespaces = None if caller.namespaces is None else sorted(caller.namespaces)
-    return json_response({"token": caller.token_id, "scopes": sorted(caller.scopes), "namespaces": namespaces})
+    known = {"token": caller.token_id, "scopes": sorted(caller.scopes), "namespaces": namespaces}
+    return json_response(known | {"history_s_max": request.app.state.watch.told_s_max})
 
 
 def add_relay(app: FastAPI, relay: ServiceRelay) -> None:

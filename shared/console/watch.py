@@ -13,6 +13,7 @@ from shared.clock import Clock
 from shared.console import inspection, merging
 from shared.console.audit_log import AuditLog
 from shared.console.history import SeriesName, ShardHistory
+from shared.console.longer import LONGEST_S, LongHistory
 from shared.console.map_commands import MapCommands
 from shared.console.merging import Question, Told
 from shared.console.peers import Peers
@@ -56,14 +57,26 @@ class Watch:
         self.peers.answerers["map_commands"] = self._commands
         self.audit_log = AuditLog(shards, settings.audit_retention_s)
         self.map_commands = MapCommands(service, settings, clock)
+        self.longer = LongHistory(service, settings.prometheus_url)
         self._shards = shards
         self._ownership = ownership
         self.loop = Loop("history", self.sampling.step, interval_s=settings.history_point_s)
 
     async def stop(self) -> None:
         """Answer nobody any more, and stop what runs beside this process."""
+        await self.longer.close()
         await self.map_commands.close()
         await self.peers.stop()
+
+    @property
+    def remembered_s(self) -> float:
+        """How long processes remember."""
+        return self._settings.history_span_s
+
+    @property
+    def told_s_max(self) -> float:
+        """How long a range can be told."""
+        return LONGEST_S if self.longer.url is not None else self.remembered_s
 
     async def ask(self, question: Question) -> dict[str, Any]:
         """The lines that are asked for, of all processes that answer, and what happened meanwhile."""
@@ -85,8 +98,31 @@ class Watch:
             ],
             "processes": sorted(told),
             "silent": heard.asked - len(heard.answers),
+            "source": "processes",
             "left_out": sum(answer.left_out for answer in told.values()) + max(0, len(shown) - question.lines_max),
         }
+
+    async def ask_longer(self, question: Question) -> dict[str, Any]:
+        """The same of a range that no process remembers, as Prometheus has it; marks reach as far as processes do.
+
+        Raises:
+            Unavailable: it does not answer.
+        """
+        point_s = self.history.point_s
+        found = await self.ask(msgspec.structs.replace(question, metrics=[]))
+        where = {"shard": question.shard, "namespace": question.namespace, "topic": question.topic}
+        lines, left_out = await self.longer.lines(
+            question.metrics,
+            question.by,
+            {name: str(value) for name, value in where.items() if value is not None},
+            begins_at_s=question.begin * point_s,
+            step_s=question.stride * point_s,
+            points=question.points,
+            lines_max=question.lines_max,
+        )
+        shown = sorted(lines.items(), key=lambda line: (line[0].metric, line[0].shard or 0, str(line[0][2:])))
+        series = [merging.shown(place, values) for place, values in shown]
+        return found | {"series": series, "left_out": left_out, "source": "prometheus"}
 
     def question(
         self,
@@ -102,7 +138,8 @@ class Watch:
         """A question for the time until now, in whole points, of what one answer holds."""
         point_s = self.history.point_s
         stride = max(1, round(step_s / point_s))
-        points = max(1, min(self.history.points, round(span_s / point_s)) // stride)
+        remembered = round(self.told_s_max / point_s)
+        points = max(1, min(remembered, round(span_s / point_s)) // stride)
         end = self.history.slot_now() // stride * stride + stride
         lines_max = max(1, self._settings.history_values_max // points)
         return Question(metrics, end - points * stride, points, stride, by, shard, namespace, topic, lines_max)

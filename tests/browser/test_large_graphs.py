@@ -75,8 +75,78 @@ async def test_the_time_that_nodes_took(site: Site, browser: Browser) -> None:
         await opened.go(f"dags/{dag}?view=timeline")
         await opened.page.wait_for_selector(".times li")
         assert "the 300 that took longest" in await opened.text()
+        assert await opened.page.locator(".lanes .waited").count() == 300
         await opened.page.locator(".times button").first.click()
         await opened.page.wait_for_selector("aside:not([hidden])")
+
+
+async def test_a_large_graph_is_folded_by_topic_and_a_box_opens_in_place(site: Site, browser: Browser) -> None:
+    dag = await made(site)
+    async with look(browser, site.queue.url) as opened:
+        page = opened.page
+        await opened.go(f"dags/{dag}")
+        await page.get_by_role("link", name="by prefix").click()
+        await page.wait_for_selector(".node text.key")
+        words = await page.locator(".node title").all_text_contents()
+        assert words == ["root (build)", f"step × {NODES - 2}", "last (build)"]
+        [root] = await site.take("build", 1)
+        await site.post("ack", {"items": [pair(root)]})
+        [first] = await site.take("build", 1)
+        await site.post("nack", {"items": [{**pair(first), "final": True}]})
+        await page.wait_for_function(
+            "() => [...document.querySelectorAll('.node title')]"
+            ".some((each) => each.textContent.endsWith(', 1 failed'))"
+        )
+        await page.locator(".node", has_text="step ×").click()
+        await page.wait_for_selector(".board[data-drawn]")
+        await page.get_by_role("button", name="fold again").click()
+        await page.wait_for_function("() => document.querySelectorAll('.node').length === 3")
+
+
+async def test_a_sub_dag_is_shown_among_the_nodes_of_its_parent(site: Site, browser: Browser) -> None:
+    inner = {"nodes": [{"key": "in", "topic": "t"}, {"key": "out", "topic": "t", "upstream": ["in"]}]}
+    nodes = [{"key": "part", "dag": inner}, {"key": "last", "topic": "t", "upstream": ["part"]}]
+    dag = await site.post("dags", {"nodes": nodes}, "dag")
+    [item] = await site.take("t", 1)
+    async with look(browser, site.dag.url) as opened:
+        page = opened.page
+        await opened.go(f"dags/{dag['id']}?node=part")
+        await page.get_by_role("button", name="show it here").click()
+        await page.wait_for_function("() => document.querySelectorAll('.node').length === 4")
+        lines = await page.locator(".edges path").evaluate_all(
+            "(all) => all.map((each) => [each.dataset.up, each.dataset.down])"
+        )
+        assert sorted(lines) == [["part", "part ▸ in"], ["part ▸ in", "part ▸ out"], ["part ▸ out", "last"]]
+        await site.post("ack", {"items": [pair(item)]})
+        await page.wait_for_function(
+            "() => document.querySelectorAll('.node.s-succeeded').length === 1", timeout=30_000
+        )
+        await page.locator(".node", has_text="▸ out").click()
+        await page.wait_for_function("() => document.querySelector('aside h2')?.textContent === 'out'")
+        await page.locator(".node", has_text="part").first.click()
+        await page.get_by_role("button", name="fold it again").click()
+        await page.wait_for_function("() => document.querySelectorAll('.node').length === 2")
+
+
+async def test_of_a_graph_without_room_a_part_is_shown_first(site: Site, browser: Browser) -> None:
+    dag = await made(site)
+    nodes = [{"key": f"n{n}", "state": "blocked", "topic": "t", "generation": 1} for n in range(5_000)]
+    nodes[4_000]["state"] = "failed"
+    edges = [{"upstream": f"n{n - 1}", "downstream": f"n{n}"} for n in range(1, 5_000)]
+    graph = {"id": dag, "name": "long", "state": "running", "nodes": nodes, "edges": edges}
+    async with look(browser, site.queue.url) as opened:
+        page = opened.page
+        await page.route(
+            "**/graph?format=json",
+            lambda route: route.fulfill(content_type="application/json", body=json.dumps(graph)),
+        )
+        await opened.go(f"dags/{dag}")
+        await page.wait_for_selector(".board[data-drawn]")
+        assert await page.inner_text(".board [role=status]") == "5,000 nodes; a part is shown"
+        box = await page.locator("canvas").bounding_box()
+        assert box is not None
+        async with page.expect_request(lambda request: "/node?key=n4000" in request.url):
+            await page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
 
 async def test_ten_thousand_nodes_are_drawn_and_moved(site: Site, browser: Browser) -> None:

@@ -1,13 +1,14 @@
 """One site of both services: all pages, with live data, in a real browser."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Route
 
 from shared.http.access import make_token
 from tests.support import console
@@ -139,6 +140,9 @@ async def test_a_grid_has_a_cell_for_each_attempt(site: Site, browser: Browser) 
         assert cells[1].startswith("again, attempt 2:")
         await opened.page.get_by_role("button", name="again").click()
         await opened.page.wait_for_selector("aside:not([hidden])")
+        await opened.go(f"dags/{dag['id']}?view=timeline")
+        tried = await opened.page.locator(".lanes .tried").evaluate_all("(all) => all.map((each) => each.title)")
+        assert [words.split(" after")[0] for words in tried] == ["attempt 1: failed", "attempt 2: acked"]
 
 
 async def test_either_service_shows_all_pages(site: Site, browser: Browser) -> None:
@@ -334,3 +338,76 @@ async def test_what_is_wrong_leads_to_what_to_do(site: Site, browser: Browser) -
         assert "start more" in told and "headgate_oldest_ready_age_seconds" in told
         await opened.go("runbooks/Nothing")
         assert "There is no such alert" in await opened.text()
+
+
+async def test_a_slow_shard_is_named_and_since_when(
+    site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(site)
+    sampling = getattr(site.queue.app, "app", site.queue.app).state.watch.sampling
+    quick = sampling._latencies
+    monkeypatch.setattr(sampling, "_latencies", lambda shard: (0.3,) * 3 if shard.number == 1 else quick(shard))
+    await sampling.step()
+    async with look(browser, site.queue.url) as opened:
+        await opened.go("overview")
+        row = opened.page.locator("tr", has_text="half of its statements take over 300 ms, since ")
+        assert "HeadgateSlowPostgres" in (
+            await row.get_by_role("link", name="what to do").get_attribute("href") or ""
+        )
+        await row.get_by_role("link", name="Queue shard 1").click()
+        await opened.page.wait_for_function(
+            "() => document.querySelector('.head .why')?.textContent.includes('It is slow: half of its')"
+        )
+
+
+async def test_what_cannot_be_listed_hides_nothing_else(site: Site, browser: Browser) -> None:
+    """A shard that is away has no list of its items; the rest of the page stands."""
+    await filled(site)
+    problem = {"status": 503, "code": "shard_unavailable", "detail": "shard 1 cannot be reached"}
+    async with look(browser, site.queue.url) as opened:
+
+        async def refuse(route: Route) -> None:
+            await route.fulfill(status=503, content_type="application/problem+json", body=json.dumps(problem))
+
+        for lists in ("**/items?*", "**/dead?*"):
+            await opened.page.route(lists, refuse)
+        await opened.go("topics/paused")
+        assert await opened.page.inner_text(".lost") == problem["detail"]
+        told = await opened.text()
+        assert "It is paused; 7 are ready." in told and "Not every shard answers" in told
+        await opened.page.goto(f"{site.queue.url}/ui#/default/dead")
+        await opened.page.wait_for_function("() => document.querySelector('h1')?.textContent === 'Dead'")
+        assert await opened.page.inner_text("#note") == problem["detail"]
+        await opened.page.goto(f"{site.queue.url}/ui#/default/items/0198f1a2-0000-7000-8000-000000000000")
+        await opened.page.wait_for_function(
+            "() => document.querySelector('h1')?.textContent.startsWith('0198f1a2')"
+        )
+
+
+async def test_a_topic_that_is_mistyped_leads_to_the_one_that_is_meant(site: Site, browser: Browser) -> None:
+    await filled(site)
+    await site.post("enqueue", {"items": [{"topic": "maill"}]})
+    site.queue.app.app.state.process.dispatch.asked._since_s -= 3_600
+    await site.post("dequeue", {"topics": [{"topic": "mail", "count": 1}], "wait_s": 0})
+    async with look(browser, site.queue.url) as opened:
+        await opened.go("topics/maill")
+        await opened.page.locator(".why").get_by_role("link", name="mail", exact=True).click()
+        await opened.page.wait_for_function("() => location.hash.endsWith('topics/mail')")
+
+
+async def test_charts_have_a_range_and_a_prometheus_that_is_away_is_named(
+    database: Database, redis_url: str, browser: Browser
+) -> None:
+    away = {"HEADGATE_PROMETHEUS_URL": "http://127.0.0.1:9"}
+    async with console.site(database, redis_url, **away) as site, look(browser, site.queue.url) as opened:
+        await filled(site)
+        await opened.go("overview")
+        ranges = opened.page.get_by_role("group", name="range of the charts").get_by_role("link")
+        assert await ranges.all_inner_texts() == ["15m", "1h", "6h", "1d", "7d", "30d"]
+        await opened.page.get_by_role("link", name="15m").click()
+        await opened.page.wait_for_selector("h2:text-is('The last 15 minutes')")
+        await opened.page.wait_for_selector(".plot canvas")
+        await opened.page.get_by_role("link", name="7d").click()
+        await opened.page.wait_for_selector("h2:text-is('The last 7 days')")
+        assert "the Prometheus at http://127.0.0.1:9 does not answer" in await opened.page.inner_text(".lost")
+        assert "is paused; 7 are ready" in await opened.text()

@@ -8,7 +8,12 @@ from tests.support.apps import Service
 
 async def test_without_tokens_everything_but_the_dag_scope_is_allowed(queue_service: Service) -> None:
     answer = await queue_service.client.get("/v1/me")
-    assert answer.json() == {"token": None, "scopes": ["admin", "consume", "enqueue", "ops"], "namespaces": None}
+    assert answer.json() == {
+        "token": None,
+        "scopes": ["admin", "consume", "enqueue", "ops"],
+        "namespaces": None,
+        "history_s_max": 3_600,
+    }
 
 
 @pytest.mark.parametrize("place", ["?token={}", "?topic={}&limit=1", "/{}", "?a=%68g_{}"])

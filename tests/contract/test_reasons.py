@@ -48,6 +48,13 @@ async def test_a_mistyped_topic_is_said_to_be_asked_for_by_nobody_and_names_are_
     assert "has asked for it in 60 minutes: start one (`headgate worker`)" in alone["sentence"]
     empty = await why(queue_service, topic="emali")
     assert kinds(empty)[0] == "empty" and "email" in empty["causes"][0]["near"]
+    await post(queue_service, "dequeue", {"topics": [{"topic": "emial", "count": 1}]})
+    await post(queue_service, "dequeue", {"topics": [{"topic": "emali", "count": 1}]})
+    known = await why(queue_service, topic="emali")
+    assert kinds(known) == ["empty"] and known["causes"][0]["near"] == [], "somebody asks for it, so it is meant"
+    await post(queue_service, "enqueue", {"items": [{"topic": "emall"}]})
+    found = await why(queue_service, topic="emall")
+    assert "emali" in found["causes"][0]["near"], "that one is asked for, and holds nothing now"
 
 
 async def test_topics_that_are_paused_or_over_their_limit_say_so(queue_service: Service) -> None:

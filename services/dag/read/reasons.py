@@ -9,6 +9,7 @@ from typing import Any, Final
 from services.dag.model import Dag
 from services.dag.read.explain import Explainer, FrontierNode
 from services.dag.read.queries import NodeDetail, Queries
+from shared.clock import in_words
 
 _STEPS_MAX: Final = 25
 _FRONTIER: Final = 100
@@ -112,7 +113,8 @@ class DagReasons:
             return _cause("delayed", f"{row.key} is due at {due}", item.since, row.key)
         if item.unasked_s is not None and item.unasked_s >= _UNASKED_TOLD_S:
             text = (
-                f"{row.key} is queued in {row.topic}, which no consumer has asked for in {item.unasked_s:.0f} s:"
+                f"{row.key} is queued in {row.topic}, which no consumer has asked for"
+                f" in {in_words(item.unasked_s)}:"
                 f" {_START}"
             )
             return _cause("unasked", text, row.released_at, row.key)
@@ -163,7 +165,7 @@ def _of_frontier(dag_id: str, nodes: list[FrontierNode]) -> list[dict[str, Any]]
         ]
         if standing == "queued" and unasked:
             some_s = max(node.item.unasked_s or 0 for node in unasked if node.item is not None)
-            text += f", and no consumer has asked for {unasked[0].row.topic} in {some_s:.0f} s: {_START}"
+            text += f", and no consumer has asked for {unasked[0].row.topic} in {in_words(some_s)}: {_START}"
         if standing == "kept":
             text += (
                 f": {first.row.key} {_kept(dag_id, first.row.key, first.waits_for[0])}" if first.waits_for else ""

@@ -51,6 +51,11 @@ class Asked:
         """For how long, at least, nobody has asked, as far as is known here."""
         return self._clock.monotonic_s() - self._asked_s.get((namespace, topic), self._since_s)
 
+    def lately(self, namespace: str, within_s: float) -> list[str]:
+        """The topics of a namespace that somebody has asked for within so long, as far as is known here."""
+        since_s = self._clock.monotonic_s() - within_s
+        return [topic for (of, topic), asked_s in self._asked_s.items() if of == namespace and asked_s > since_s]
+
     def _forget(self) -> None:
         """Drop the half that was asked for longest ago."""
         oldest = sorted(self._asked_s, key=self._asked_s.__getitem__)[: TOPICS_MAX // 2]

@@ -6,7 +6,7 @@ It reads what pages of topics and items read, and what this process has heard of
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,7 +15,7 @@ import msgspec
 from services.queue.dispatch.demand import Asked
 from services.queue.operations.topic_states import NamespaceState, TopicStats
 from services.queue.operations.topics import Topics
-from shared.clock import Clock
+from shared.clock import Clock, in_words
 from shared.errors import Unavailable
 from shared.shards.shard_map import ShardMap
 
@@ -84,12 +84,12 @@ class Reasons:
             if row.paused and row.ready:
                 causes.append(_cause("paused", f"topic {name} is paused; {_are(row.ready)} ready"))
             elif unasked.get(name, 0.0) >= _UNASKED_TOLD_S:
-                text = f"no consumer has asked for {name} in {_span(unasked[name])}; {_are(row.ready)} ready"
+                text = f"no consumer has asked for {name} in {in_words(unasked[name])}; {_are(row.ready)} ready"
                 causes.append(_cause("unasked", text))
         served = {name: row for name, row in unpaused.items() if unasked[name] < _UNASKED_TOLD_S}
         for name, row in _most(served, _age_s)[:1]:
             if _age_s(row) >= _BEHIND_TOLD_S:
-                behind = _span(_age_s(row))
+                behind = in_words(_age_s(row))
                 causes.append(_cause("behind", f"consumers of {name} do not keep up: {behind} behind"))
         if not causes:
             causes.append(_cause("working", _working(*known.values()) if known else "it holds nothing"))
@@ -142,19 +142,18 @@ class Reasons:
             return causes or [_cause("shards_away", _SOME_AWAY)]
         counts = known.get(topic)
         unasked_s = self._asked.unasked_s(namespace, topic)
+        nobody_asks = unasked_s >= _UNASKED_TOLD_S
         if counts is None and not away:
-            near = difflib.get_close_matches(topic, known, n=3) if len(topic) <= 64 else []
-            causes.append(_cause("empty", "it holds nothing", near=near))
+            causes.append(_cause("empty", "it holds nothing", near=_near(topic, known) if nobody_asks else ()))
         elif counts is not None and counts.paused:
             causes.append(_cause("paused", f"it is paused; {_are(counts.ready)} ready"))
         if counts is not None and not counts.paused and counts.ready:
             causes += _over_in_flight(await self._topics.namespace(namespace))
-        if unasked_s >= _UNASKED_TOLD_S and (counts is None or (counts.ready and not counts.paused)):
-            asked = [name for name in known if self._asked.unasked_s(namespace, name) < _UNASKED_TOLD_S]
-            near = difflib.get_close_matches(topic, asked, n=3) if len(topic) <= 64 else []
+        if nobody_asks and (counts is None or (counts.ready and not counts.paused)):
+            near = _near(topic, self._asked.lately(namespace, _UNASKED_TOLD_S))
             start = "" if near or counts is None else ": start one (`headgate worker`)"
             causes.append(
-                _cause("unasked", f"no consumer has asked for it in {_span(unasked_s)}{start}", near=near)
+                _cause("unasked", f"no consumer has asked for it in {in_words(unasked_s)}{start}", near=near)
             )
         if counts is not None and not causes:
             causes.append(_cause("working", _working(counts)))
@@ -186,6 +185,11 @@ class Reasons:
             if after is None:
                 break
         return found
+
+
+def _near(topic: str, names: Iterable[str]) -> list[str]:
+    """Names that somebody who mistypes could have meant."""
+    return difflib.get_close_matches(topic, [*names], n=3) if len(topic) <= 64 else []
 
 
 def _most(known: Mapping[str, TopicStats], of: Callable[[TopicStats], float]) -> list[tuple[str, TopicStats]]:
@@ -220,7 +224,7 @@ def _quotas_reached(use: NamespaceState) -> list[Cause]:
 
 def _working(*rows: TopicStats) -> str:
     if ready := sum(row.ready for row in rows):
-        oldest = _span(max(_age_s(row) for row in rows))
+        oldest = in_words(max(_age_s(row) for row in rows))
         return f"consumers ask for it; {ready} wait for their turn, the oldest for {oldest}"
     if leased := sum(row.leased for row in rows):
         return f"workers have {leased}; none waits"
@@ -246,9 +250,3 @@ def _told(kind: str, name: str, causes: list[Cause], topic: str | msgspec.UnsetT
     near: list[str] = next((cause.near for cause in causes if cause.near), [])
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
     return Why(kind, name, f"{sentence[:1].upper()}{sentence[1:]}.{meant}", causes, topic)
-
-
-def _span(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7_200 else f"{seconds / 3_600:.0f} hours"

@@ -138,6 +138,9 @@ export async function me() {
 
 export const forgetMe = () => { known = null; };
 
+// How long a range of history the service can tell, in seconds.
+export const reach = () => known?.history_s_max ?? 0;
+
 // Whether a verb is shown at all; the service decides anyway.
 export const can = (scope) => Boolean(known?.scopes.includes(scope));
 

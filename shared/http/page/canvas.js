@@ -47,6 +47,12 @@ export class CanvasDrawing {
     this.told.textContent = "";
     this.size();
     this.fit();
+    // Where boxes would be specks, the part that asks for a look is shown first.
+    if (BOX.h * this.scale < SIGNED_PX) {
+      const first = ["failed", "released", "blocked"].map((state) => this.states.indexOf(state)).find((at) => at >= 0);
+      this.show(this.chosen >= 0 ? this.chosen : first ?? 0);
+      this.told.textContent = `${number(this.graph.nodes.length)} nodes; a part is shown`;
+    }
     this.element.dataset.drawn = "1";
   }
 
@@ -142,9 +148,10 @@ export class CanvasDrawing {
 
   // -- what is told -------------------------------------------------------------------------------------------
 
-  state(key, state) {
+  state(key, state, label = null) {
     const at = this.places.get(key);
     if (at === undefined) return false;
+    if (label) this.graph.nodes[at].label = label;
     this.states[at] = state;
     this.soon();
     return true;
@@ -263,7 +270,7 @@ export class CanvasDrawing {
       if (high < NAMED_PX) continue;
       pen.fillStyle = colours.ink;
       pen.font = "13px system-ui, sans-serif";
-      for (const at of nodes) pen.fillText(fit(this.graph.nodes[at].key), this.x[at] + 27, this.y[at] + 1, BOX.w - 34);
+      for (const at of nodes) pen.fillText(fit(this.graph.nodes[at].label || this.graph.nodes[at].key), this.x[at] + 27, this.y[at] + 1, BOX.w - 34);
     }
     if (this.chosen >= 0) {
       pen.strokeStyle = colours.lit;

@@ -1,11 +1,22 @@
 // Lines over the last hour, drawn by uPlot: small ones in tables, larger ones with axes and marks.
 
-import { PATHS, ask } from "./api.js";
-import { h, number, span } from "./dom.js";
+import { PATHS, ask, reach } from "./api.js";
+import { clock, h, moment, number, span } from "./dom.js";
 import uPlot from "./uplot.js";
 
-const KEPT_MS = 5000;
+const KEPT_MS = 5000, DAY_S = 86_400;
 const asked = new Map();
+
+const RANGES = { "15m": [900, 5, "The last 15 minutes"], "1h": [3_600, 15, "The last hour"], "6h": [21_600, 60, "The last 6 hours"], "1d": [86_400, 300, "The last day"], "7d": [604_800, 1_800, "The last 7 days"], "30d": [2_592_000, 7_200, "The last 30 days"] };
+
+// The range that a page's charts show: what to ask for, what it is called, and the others that there are.
+export function ranged(page, path) {
+  const there = Object.keys(RANGES).filter((name) => RANGES[name][0] <= Math.max(reach(), 3_600));
+  const chosen = there.includes(page.query.range) ? page.query.range : "1h", [span_s, step_s, words] = RANGES[chosen];
+  const choice = h("div", { class: "choice", role: "group", "aria-label": "range of the charts" }, there.map((name) => h("a", {
+    href: page.link(path, { ...page.query, range: name === "1h" ? null : name }), "aria-current": name === chosen ? "true" : null }, name)));
+  return { asked: chosen === "1h" ? {} : { span_s, step_s }, heading: h("div", { class: "tools range" }, h("h2", {}, words), choice) };
+}
 
 // The last hour of a service; what was asked a moment ago is not asked again.
 export function history(service, query) {
@@ -87,7 +98,7 @@ export function chart(key, title, told, lines, { format = number } = {}) {
     known.plot = new uPlot({
       width: 400, height: 130, legend: { show: false }, padding: [6, 18, 0, 0],
       cursor: { points: { show: false }, y: false, sync: { key: "hour" } },
-      axes: [{ ...axis, size: 22, space: 60, values: (_, at) => at.map((s) => new Date(s * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" })) },
+      axes: [{ ...axis, size: 22, space: 60, values: (plot, at) => at.map((s) => (plot.scales.x.max - plot.scales.x.min > 2 * DAY_S ? moment(s * 1000).slice(5, 10) : clock(s * 1000).slice(0, 5))) },
         { ...axis, size: 52, space: 28, values: (_, at) => at.map(format) }],
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high ? high * 1.05 : 1] } },
       series: [{}, ...shown.map((each) => ({ stroke: colour(each.colour), width: 1.5, dash: each.dash, points: { show: true, filter: alone, size: 5, fill: colour(each.colour) } }))],
@@ -119,15 +130,36 @@ function drawMarks(plot, marks) {
   ctx.restore();
 }
 
-// What happened within the hour, newest first.
+const TOGETHER_S = 10; // what several processes see within so long is one thing that happened
+const SELF = ["start", "owner"]; // what a process tells of itself
+
+export const happening = (mark) => `${mark.shard === null || mark.kind === "owner" ? "" : `shard ${mark.shard} `}${mark.text}`;
+
+// What happened within the hour, newest first, each thing once with those that saw it.
 export function happened(told, most = 8) {
-  const marks = [...(told || [])].sort((one, other) => other.at_s - one.at_s).slice(0, most);
-  if (!marks.length) return null;
-  return h("section", {}, h("h2", {}, "What happened"), h("ul", { class: "marks" }, marks.map((mark) => h("li", {},
-    h("time", { datetime: new Date(mark.at_s * 1000).toISOString() }, new Date(mark.at_s * 1000).toLocaleTimeString()),
+  const found = [];
+  for (const mark of [...(told || [])].sort((one, other) => other.at_s - one.at_s)) {
+    const known = found.find((each) => each.kind === mark.kind && each.shard === mark.shard && each.text === mark.text && each.at_s - mark.at_s < TOGETHER_S);
+    if (known) known.seen.add(mark.process);
+    else found.push({ ...mark, seen: new Set([mark.process]) });
+  }
+  if (!found.length) return null;
+  return h("section", {}, h("h2", {}, "What happened"), h("ul", { class: "marks" }, found.slice(0, most).map((mark) => h("li", {},
+    h("time", { datetime: new Date(mark.at_s * 1000).toISOString() }, clock(mark.at_s * 1000)),
     h("span", { class: `badge s-${{ breaker: "failed", failover: "failed", drain: "skipped" }[mark.kind] || "blocked"}` }, mark.kind),
-    mark.shard === null ? "" : `shard ${mark.shard} `, mark.text,
-    mark.kind === "start" ? "" : h("span", { class: "quiet" }, ` seen by ${mark.process}`)))));
+    happening(mark), SELF.includes(mark.kind) ? "" : h("span", { class: "quiet" }, ` seen by ${[...mark.seen].sort().join(", ")}`)))));
+}
+
+// From here on half of a shard's statements take so long that its work is held up.
+export const SLOW_MS = 50;
+
+// Since when a line has not been under that, of what is told; null: it is.
+export function slowSince(told, values) {
+  const now = latest(values);
+  if (now === null || now < SLOW_MS) return null;
+  const quick = values.findLastIndex((value) => value !== null && value < SLOW_MS);
+  const first = values.findIndex((value, at) => at > quick && value !== null);
+  return { since_s: told.begins_at_s + first * told.step_s, ms: now };
 }
 
 export const perSecond = (value) => `${number(value < 1 ? Math.round(value * 100) / 100 : Math.round(value * 10) / 10)}/s`;

@@ -2,8 +2,10 @@
 
 import { plainly, verb } from "./act.js";
 import { PATHS, all, ask, follow, send } from "./api.js";
-import { SIGNS, ago, badge, bar, between, command, fields, h, json, number, put, quoted, reason, said, short, span, table } from "./dom.js";
+import { SIGNS, ago, badge, bar, between, clock, command, fields, h, json, moment, number, put, quoted, reason, said, short, span, table } from "./dom.js";
 import { CanvasDrawing } from "./canvas.js";
+import { logged } from "./queue.js";
+import { FOLDS, folded, tell, unfolded } from "./folding.js";
 import { Drawing } from "./graph.js";
 
 const STATES = ["succeeded", "released", "failed", "cancelled", "skipped", "blocked"];
@@ -11,6 +13,7 @@ const DAG_STATES = ["running", "cancelling", "succeeded", "failed", "cancelled"]
 const DRAWN_MAX = 30_000;
 const SVG_MAX = 300; // of more, a canvas is drawn
 const SMALL = 200;
+const FOLDED_MIN = 30, OPEN_MAX = 8; // a graph of so many nodes can be folded; so many sub-DAGs are shown in place
 const FRONTIER_MS = 2000; // between two looks at what a DAG waits for, which costs the service the most
 const FRONTIER_NODES = 100, TOLD_NODES = 20;
 const PAGE = 50;
@@ -61,6 +64,8 @@ export async function one(page, id) {
   const view = page.query.view || (dag.nodes.total <= DRAWN_MAX ? "graph" : "nodes");
   const head = h("section", { class: "head" }), body = h("section", { class: "body" }), waits = h("section", { class: "waits" }), side = h("aside", { hidden: true });
   let drawing = null, chosen = page.query.node || null, explained = 0, why = null;
+  let graph = null, known = new Map(), box = new Map(), subs = new Map();
+  const fold = Object.hasOwn(FOLDS, page.query.fold || "") ? page.query.fold : null, open = new Set();
   page.show(head, h("div", { class: "columns" }, h("div", { class: "main" }, tabs(page, id, view), body, waits), side));
 
   async function draw() {
@@ -70,10 +75,61 @@ export async function one(page, id) {
     if (view !== "graph") return nodes();
     if (dag.nodes.total > DRAWN_MAX) return put(body, h("p", { class: "empty" }, `A graph of ${number(dag.nodes.total)} nodes is too large to look at; up to ${number(DRAWN_MAX)} are drawn.`));
     if (!dag.nodes.total) return put(body, h("p", { class: "empty" }, "This DAG has no nodes yet."));
-    const graph = await ask(PATHS.graph, names, { format: "json" });
-    drawing = graph.nodes.length > SVG_MAX ? new CanvasDrawing(graph, choose) : new Drawing(graph, choose);
+    graph = await ask(PATHS.graph, names, { format: "json" });
+    subs = new Map(await Promise.all([...subs.keys()].map(async (key) => [key, await graphOf(subs.get(key).id)])));
+    paint();
+  }
+
+  const graphOf = (of) => ask(PATHS.graph, { ns: page.ns, dag: of }, { format: "json" });
+
+  // The graph as it is known, with what is folded and what is open.
+  function paint() {
+    const whole = [...subs].reduce((sum, [key, sub]) => unfolded(sum, key, sub), graph);
+    known = new Map(whole.nodes.map((node) => [node.key, node]));
+    const shown = fold ? folded(whole, fold, open) : whole, large = shown.nodes.length > SVG_MAX;
+    box = shown.box || new Map();
+    drawing = large ? new CanvasDrawing(shown, pick) : new Drawing(shown, pick);
     drawing.choose(chosen);
-    put(body, graph.nodes.length > SVG_MAX ? [drawing.element, legend()] : canvas(drawing));
+    put(body, graph.nodes.length < FOLDED_MIN ? null : folds(), large ? [drawing.element, legend()] : canvas(drawing));
+  }
+
+  function folds() {
+    const link = (by) => h("a", { href: page.link(["dags", id], { view: "graph", node: chosen, fold: by }), "aria-current": fold === by ? "true" : null }, by ? `by ${by}` : "each node");
+    return h("div", { class: "choice", role: "group", "aria-label": "boxes" }, [null, ...Object.keys(FOLDS)].map(link),
+      open.size ? h("button", { type: "button", onclick: () => { open.clear(); paint(); } }, "fold again") : null);
+  }
+
+  // A box that is clicked opens; a node tells of itself.
+  function pick(key) {
+    if (known.has(key)) return choose(key);
+    open.add(key);
+    return paint();
+  }
+
+  function stated(key, state) {
+    const node = known.get(key), within = box.get(key);
+    if (!node) return false;
+    node.state = state;
+    if (!within) return drawing.state(key, state);
+    tell(within);
+    return drawing.state(within.key, within.node.state, within.node.label);
+  }
+
+  async function unfold(node) {
+    if (subs.has(node.key)) subs.delete(node.key);
+    else if (subs.size < OPEN_MAX) subs.set(node.key, await graphOf(node.dag));
+    paint();
+  }
+
+  // Events tell of this DAG's own nodes; those of sub-DAGs in place are looked at again.
+  async function lookInside() {
+    for (const [key, sub] of subs) {
+      const now = await graphOf(sub.id);
+      subs.set(key, now);
+      if (now.nodes.length !== sub.nodes.length) return paint();
+      for (const node of now.nodes) stated(`${key} ▸ ${node.key}`, node.state);
+    }
+    return null;
   }
 
   async function nodes() {
@@ -93,19 +149,18 @@ export async function one(page, id) {
       pager(page, ["dags", id], { ...page.query, view: "nodes" }, found.next_cursor));
   }
 
-  // When each node was released and when it ended, the longest first: where the time went.
+  // When each node was released, who tried it when, and when it ended, the longest of many: where the time went.
   async function times() {
-    const found = await all(PATHS.nodes, names, {}, TIMED_MAX);
-    const begun = found.filter((node) => node.released_at).map((node) => ({ ...node, from: new Date(node.released_at), to: node.finished_at ? new Date(node.finished_at) : new Date() }));
+    const found = await all(PATHS.timelines, names, {}, TIMED_MAX);
+    const begun = found.filter((node) => node.released_at).map((node) => ({ ...node, from: Date.parse(node.released_at), to: node.ended_at ? Date.parse(node.ended_at) : Date.now() }));
     if (!begun.length) return put(body, h("p", { class: "empty" }, "Nothing was released yet."));
-    const first = Math.min(...begun.map((node) => node.from)), last = Math.max(...begun.map((node) => node.to)), whole = Math.max(1, last - first);
-    begun.sort((one, other) => one.from - other.from || one.to - other.to);
-    const shown = begun.length > TIMES_SHOWN ? [...begun].sort((one, other) => (other.to - other.from) - (one.to - one.from)).slice(0, TIMES_SHOWN).sort((one, other) => one.from - other.from) : begun;
+    const first = begun.reduce((least, node) => Math.min(least, node.from), Infinity), last = begun.reduce((most, node) => Math.max(most, node.to), 0), whole = Math.max(1, last - first);
+    const shown = [...begun].sort((one, other) => (other.to - other.from) - (one.to - one.from)).slice(0, TIMES_SHOWN).sort((one, other) => one.from - other.from || one.to - other.to);
     put(body,
-      h("p", { class: "quiet" }, `${span(whole / 1000)} from the first release to the last end.`, shown.length < begun.length ? ` Of ${number(begun.length)} nodes the ${number(TIMES_SHOWN)} that took longest are shown.` : ""),
-      h("ol", { class: "times" }, shown.map((node) => h("li", {}, h("button", { type: "button", class: "plain", onclick: () => choose(node.key) }, node.key),
-        h("span", { class: "lane" }, h("span", { class: `bar s-${node.state}`, title: `${node.state}, ${node.attempts} attempts`, style: { "margin-left": `${((node.from - first) / whole) * 100}%`, width: `${Math.max(0.3, ((node.to - node.from) / whole) * 100)}%` } })),
-        h("span", { class: "quiet" }, span((node.to - node.from) / 1000), node.attempts > 1 ? ` in ${node.attempts} attempts` : "")))));
+      h("p", { class: "quiet" }, `${span(whole / 1000)} from the first release to ${finished(dag) ? "the last end" : "now"}.`, shown.length < begun.length ? ` Of ${number(begun.length)} nodes the ${number(TIMES_SHOWN)} that took longest are shown.` : ""),
+      h("p", { class: "legend" }, [["made", "released, with no worker"], ["tried", "an attempt"]].map(([cls, words]) => h("span", {}, h("i", { class: `mark ${cls}`, "aria-hidden": "true" }), words))),
+      h("ol", { class: "times lanes" }, shown.map((node) => h("li", {}, h("button", { type: "button", class: "plain", title: node.key, onclick: () => choose(node.key) }, node.key), life(node, first, whole),
+        h("span", { class: "quiet" }, span((node.to - node.from) / 1000), node.attempts.length > 1 ? ` · ${node.attempts.length} tries` : "", node.attempts.at(-1)?.worker ? ` · ${node.attempts.at(-1).worker}` : "")))));
   }
 
   // A row for each node, a column for each attempt of its present generation: those that took most attempts first.
@@ -129,12 +184,14 @@ export async function one(page, id) {
 
   async function choose(key) {
     chosen = key;
-    drawing?.choose(key);
-    const [node, life, why] = await Promise.all([ask(PATHS.node, names, { key }), ask(PATHS.timeline, names, { key }), ask(PATHS.dagWhy, names, { key }).catch(() => null)]);
+    drawing?.choose(box.get(key)?.key ?? key);
+    const of = known.get(key)?.of, place = of ? { ...names, dag: of.dag } : names, asked = { key: of?.key ?? key };
+    const [node, life, why, whose] = await Promise.all([ask(PATHS.node, place, asked), ask(PATHS.timeline, place, asked), ask(PATHS.dagWhy, place, asked).catch(() => null), of ? ask(PATHS.dag, place) : dag]);
+    const logs = node.topic ? await ask(PATHS.logs, { ns: page.ns, item_id: node.item_id }, { limit: 200 }).catch(() => null) : null;
     if (chosen !== key) return;
     const opens = side.hidden;
     side.hidden = false;
-    put(side, h("button", { type: "button", class: "close", "aria-label": "close", onclick: () => { chosen = null; side.hidden = true; drawing?.choose(null); drawing?.refit?.(); } }, "×"), detail(page, dag, node, life, why));
+    put(side, h("button", { type: "button", class: "close", "aria-label": "close", onclick: () => { chosen = null; side.hidden = true; drawing?.choose(null); drawing?.refit?.(); } }, "×"), detail(page, whose, node, life, why, logs, of || !drawing || !node.dag ? null : h("button", { type: "button", onclick: () => page.attempt(() => unfold(node)) }, subs.has(key) ? "fold it again" : "show it here")));
     for (const pre of side.querySelectorAll(".error")) pre.scrollTop = pre.scrollHeight; // what happened stands last
     if (opens) drawing?.refit?.();
   }
@@ -153,6 +210,7 @@ export async function one(page, id) {
       drawing?.critical?.(frontier.longest_chain?.keys || []);
       waitsFor(waits, frontier, choose);
     }
+    if (subs.size) await lookInside();
     if (chosen) await choose(chosen);
   }
 
@@ -172,10 +230,21 @@ export async function one(page, id) {
   await refresh();
   page.follow((signal) => follow(names, dag.last_event_id, signal, (events) => {
     let unknown = false;
-    for (const event of events) if (event.kind === "node" && view === "graph" && drawing) unknown ||= !drawing.state(event.key, event.state);
+    for (const event of events) if (event.kind === "node" && view === "graph" && drawing) unknown ||= !stated(event.key, event.state);
     soon(unknown || (view === "graph" && !drawing) || (view === "nodes" && !page.query.cursor));
   }));
   page.every(3000, refresh);
+}
+
+// A node's life on the DAG's time: from its release on, and each attempt.
+function life(node, first, whole) {
+  const part = (cls, from, to, words) => h("span", { class: cls, title: words, style: { left: `${((from - first) / whole) * 100}%`, width: `${Math.max(0.3, ((to - from) / whole) * 100)}%` } });
+  const tried = node.attempts.filter((each) => each.started_at).map((each) => {
+    const from = Date.parse(each.started_at), to = each.ended_at ? Date.parse(each.ended_at) : Date.now();
+    return part(`part tried s-${OUTCOMES[each.outcome] || "failed"}`, from, to, `attempt ${each.attempt}: ${each.outcome.replace("_", " ")} after ${span((to - from) / 1000)}${each.worker ? ` at ${each.worker}` : ""}`);
+  });
+  const words = `${node.state}, ${number(node.attempts.length)} ${node.attempts.length === 1 ? "attempt" : "attempts"}`;
+  return h("span", { class: "lane", role: "img", "aria-label": words }, part("part waited", node.from, node.to, words), tried);
 }
 
 function tabs(page, id, view) {
@@ -190,14 +259,14 @@ function heading(page, head, dag, why) {
     h("p", { class: "counts" }, `${number(dag.nodes.total)} nodes: `,
       STATES.filter((state) => dag.nodes[state]).map((state) => badge(state, `${number(dag.nodes[state])} ${state}`))),
     bar(dag.nodes, STATES),
-    finished(dag) ? null : reason(why),
+    finished(dag) ? null : reason(page, why),
     verbs(page, dag),
     fields([
       ["id", h("code", {}, dag.id)],
       ["key", dag.key && !dag.key.startsWith("sdk-") ? dag.key : null],
       ["created", ago(dag.created_at)],
       [dag.finished_at ? "took" : "runs for", between(dag.created_at, dag.finished_at)],
-      ["deadline", dag.deadline_at ? new Date(dag.deadline_at).toLocaleString() : null],
+      ["deadline", dag.deadline_at ? moment(dag.deadline_at) : null],
       ["reason", dag.reason],
       ["resolved, and nothing waits for it", dag.undeclared.map((each) => `${each.name} of ${each.node}`).join(", ") || null],
       ["run of", dag.workflow ? h("a", { href: page.link(["runs"], { type: dag.workflow }) }, dag.workflow) : null],
@@ -274,17 +343,17 @@ function waitsFor(waits, frontier, choose) {
     frontier.next_cursor || frontier.items.length > TOLD_NODES ? h("p", { class: "quiet" }, "and more") : null);
 }
 
-function detail(page, dag, node, life, why) {
+function detail(page, dag, node, life, why, logs, inPlace) {
   const id = `${dag.id} ${quoted(node.key)}`;
   const deed = node.state === "failed" ? `headgate dag retry ${id}` : node.state === "blocked" ? `headgate dag skip ${id}` : null;
   return [
     h("h2", {}, node.key), h("p", {}, badge(node.state), node.generation > 1 ? h("span", { class: "flag" }, `generation ${node.generation}`) : null),
-    ["blocked", "released", "failed"].includes(node.state) ? reason(why) : null,
+    ["blocked", "released", "failed"].includes(node.state) ? reason(page, why) : null,
     nodeVerbs(page, dag, node),
     fields([
       ["topic", node.topic],
       ["timer", node.timer ? (node.timer.due_at ? `due ${node.timer.due_at}` : node.timer.at ? `at ${node.timer.at}` : `${node.timer.delay_s} s`) : null],
-      ["DAG", node.dag ? h("a", { href: page.link(["dags", node.dag]) }, "open the DAG in its place") : null],
+      ["DAG", node.dag ? [h("a", { href: page.link(["dags", node.dag]) }, "its own page"), " ", inPlace] : null],
       ["trigger", node.trigger === "all_succeeded" ? null : node.trigger],
       ["runs on", node.run_on], ["compensates", node.compensates],
       ["waits for", node.blocked_by.length ? h("ul", {}, node.blocked_by.map((block) => h("li", {}, block.kind === "node" ? `${block.key} (${block.state})` : block.kind === "external" ? `external ${block.name}` : block.kind))) : null],
@@ -292,8 +361,9 @@ function detail(page, dag, node, life, why) {
       ["before", node.downstream.length ? node.downstream.slice(0, 20).join(", ") + (node.downstream.length > 20 ? ` and ${node.downstream.length - 20} more` : "") : null],
       ["item", h("code", {}, node.item_id)],
     ]),
-    h("h3", {}, "Life"), h("ol", { class: "life" }, moments(life).map(([at, what, note]) => h("li", {}, h("b", {}, what), note ? ` ${note}` : "", at ? h("span", { class: "quiet" }, " ", new Date(at).toLocaleTimeString(), " · ", ago(at)) : null))),
+    h("h3", {}, "Life"), h("ol", { class: "life" }, moments(life).map(([at, what, note]) => h("li", {}, h("b", {}, what), note ? ` ${note}` : "", at ? h("span", { class: "quiet" }, " ", clock(at), " · ", ago(at)) : null))),
     node.error ? [h("h3", {}, "Error"), h("pre", { class: "error" }, json(node.error))] : null,
+    logged(logs),
     node.output !== null && node.output !== undefined ? [h("h3", {}, "Output"), h("pre", {}, json(node.output))] : null,
     deed ? command(deed) : null,
   ];
@@ -302,7 +372,7 @@ function detail(page, dag, node, life, why) {
 function moments(life) {
   const found = [[life.created_at, "created"]];
   if (life.generation > 1) found.push([life.generation_at, "retried", `generation ${life.generation}`]);
-  if (life.released_at) found.push([life.released_at, "released", life.deliver_at ? `due ${new Date(life.deliver_at).toLocaleTimeString()}` : ""]);
+  if (life.released_at) found.push([life.released_at, "released", life.deliver_at ? `due ${clock(life.deliver_at)}` : ""]);
   for (const each of life.attempts) {
     const took = each.started_at && each.ended_at ? `after ${between(each.started_at, each.ended_at)}` : "";
     if (each.outcome === "running") found.push([each.started_at, `attempt ${each.attempt} runs`, each.worker ? `at ${each.worker}` : ""]);

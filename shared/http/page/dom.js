@@ -23,7 +23,7 @@ function fill(element, props, children) {
 // Marks that turn the direction of what stands around them would let a name look like another one: they are shown.
 const TURNS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
-function plain(text) {
+export function plain(text) {
   return String(text).replace(TURNS, (mark) => `⟨U+${mark.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
@@ -36,7 +36,7 @@ export function put(element, ...children) {
 
 export const SIGNS = {
   blocked: "○", released: "●", running: "▶", succeeded: "✓", failed: "✕", skipped: "–", cancelled: "⊘", cancelling: "⊘",
-  healthy: "✓", degraded: "!", open: "✕", draining: "↓", unowned: "?", done: "✓",
+  healthy: "✓", degraded: "!", open: "✕", slow: "!", draining: "↓", unowned: "?", done: "✓",
   ready: "●", leased: "●", delayed: "○", disabled: "○", dead: "✕",
 };
 
@@ -66,10 +66,17 @@ export function table(columns, rows, empty, onclick) {
       }))))));
 }
 
-// Why something does not go on: a sentence, and the chain of causes.
-export function reason(why) {
+// Why something does not go on: a sentence, and of the chain of causes what it does not tell.
+export function reason(page, why) {
   if (!why) return null;
-  return h("div", { class: "why" }, h("p", {}, why.sentence), why.causes.length > 1 ? h("ol", {}, why.causes.map((cause) => h("li", {}, cause.text, cause.since ? h("span", { class: "quiet" }, " ", ago(cause.since)) : null))) : null);
+  const [first, ...others] = why.causes, ofDag = why.about === "dag", whole = ofDag || why.about === "node" || !first;
+  const near = [...new Set(why.causes.flatMap((cause) => cause.near))];
+  const since = (cause) => (cause.since ? h("span", { class: "quiet" }, " ", ago(cause.since)) : null);
+  const rest = ofDag ? why.causes.slice(3) : !whole ? others : others.length ? why.causes : [];
+  return h("div", { class: "why" },
+    h("p", {}, whole ? why.sentence : [`${first.text[0].toUpperCase()}${first.text.slice(1)}.`, since(first)],
+      near.length ? [" Did you mean ", near.map((topic, at) => [at ? " or " : "", h("a", { href: page.link(["topics", topic]) }, topic)]), "?"] : null),
+    rest.length ? h("ul", {}, rest.map((cause) => h("li", {}, cause.text, since(cause)))) : null);
 }
 
 export function fields(pairs) {
@@ -120,9 +127,12 @@ export function span(seconds) {
 
 export function ago(at) {
   if (!at) return NONE;
-  const moment = new Date(at);
-  return h("time", { datetime: at, title: moment.toLocaleString() }, `${span((Date.now() - moment) / 1000)} ago`);
+  return h("time", { datetime: at, title: moment(at) }, `${span((Date.now() - new Date(at)) / 1000)} ago`);
 }
+
+// A time of the reader's clock: of the day, and with its date.
+export const clock = (at) => new Date(at).toLocaleTimeString("sv");
+export const moment = (at) => new Date(at).toLocaleString("sv");
 
 export function between(from, to) {
   return from ? span(((to ? new Date(to) : new Date()) - new Date(from)) / 1000) : NONE;

@@ -1,7 +1,7 @@
 // Draws a DAG: levels from left to right, edges through points of their own on the levels between. Of many nodes it
 // draws dots instead of boxes, a level as a block of several columns.
 
-import { SIGNS, svg } from "./dom.js";
+import { SIGNS, plain, svg } from "./dom.js";
 
 const POINTS_MAX = 4000;
 const SWEEPS = 6;
@@ -126,8 +126,8 @@ export class Drawing {
 
   node(node, [x, y], small, choose) {
     const sign = svg("text", { class: "sign", x: small ? this.box.w / 2 : 15, y: this.box.h / 2, "text-anchor": "middle" });
-    const parts = [svg("title", {}, `${node.key} (${node.topic || "a DAG"})`), svg("rect", { width: this.box.w, height: this.box.h, rx: small ? 3 : 6 }), sign];
-    if (!small) parts.push(svg("text", { class: "key", x: 28, y: this.box.h / 2 }, fit(node.key, 19) + (node.dag || !node.topic ? " ▸" : "")));
+    const parts = [svg("title", {}, node.label && !node.of ? node.label : `${node.key} (${node.topic || "a DAG"})`), svg("rect", { width: this.box.w, height: this.box.h, rx: small ? 3 : 6 }), sign];
+    if (!small) parts.push(svg("text", { class: "key", x: 28, y: this.box.h / 2 }, fit(node.label || node.key, this.box.w - (node.dag || !node.topic ? 50 : 36)) + (node.dag || !node.topic ? " ▸" : "")));
     const element = svg("g", { transform: `translate(${x} ${y - this.box.h / 2})`, tabindex: "0", role: "button",
       onclick: () => choose(node.key), onkeydown: (event) => { if (event.key === "Enter") choose(node.key); } }, parts);
     this.elements.set(node.key, element);
@@ -135,9 +135,14 @@ export class Drawing {
     return element;
   }
 
-  state(key, state) {
+  state(key, state, label = null) {
     const element = this.elements.get(key);
     if (!element) return false;
+    if (label) {
+      element.querySelector("title").textContent = label;
+      const words = element.querySelector(".key");
+      if (words) words.textContent = fit(label, this.box.w - 36);
+    }
     const [chosen, held] = [element.classList.contains("chosen"), state === "released" && this.held.has(key)];
     element.setAttribute("class", `node s-${state}${held ? " held" : ""}${chosen ? " chosen" : ""}`);
     element.querySelector(".sign").textContent = SIGNS[held ? "running" : state] || "";
@@ -158,6 +163,16 @@ export class Drawing {
   }
 }
 
-function fit(text, chars) {
-  return text.length > chars ? `${text.slice(0, chars - 8)}…${text.slice(-7)}` : text;
+const pen = document.createElement("canvas").getContext("2d");
+
+// As much of a text as has room, its end kept: names of many nodes differ there.
+function fit(text, px) {
+  const whole = plain(text.slice(0, 400));
+  pen.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  if (pen.measureText(whole).width <= px) return whole;
+  for (let chars = Math.min(40, whole.length - 1); chars > 2; chars -= 1) {
+    const cut = `${whole.slice(0, Math.ceil(chars * 0.6))}…${whole.slice(whole.length - Math.floor(chars * 0.4))}`;
+    if (pen.measureText(cut).width <= px) return cut;
+  }
+  return "…";
 }

@@ -1,19 +1,20 @@
 // The first page: is all well, what is not, and the last hour.
 
 import { PATHS, all, ask, several } from "./api.js";
-import { chart, happened, history, latest, line, millis, perSecond, seconds } from "./chart.js";
-import { badge, h, number, span, table } from "./dom.js";
+import { SLOW_MS, chart, happened, history, latest, line, millis, perSecond, ranged, seconds, slowSince } from "./chart.js";
+import { badge, clock, h, number, span, table } from "./dom.js";
 import { whatToDo } from "./runbook.js";
 
 const QUEUE = "ready,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s,acked_per_s,errors_per_s,expired_per_s,dead_per_s,db_latency_ms_p50,db_latency_ms_p99,up";
 const DAG = "running_dags,blocked_nodes,released_per_s,outbox,release_lag_s_p99,db_latency_ms_p99,up";
-const OLD_S = 60, SHOWN = 8;
+const NOW = "up,db_latency_ms_p50"; // of each shard
+const OLD_S = 60, SHOWN = 8, SLOW_SHOWN = 4;
 
 export async function overview(page) {
-  const { ns } = page;
+  const { ns } = page, range = ranged(page, ["overview"]);
   const { found, lost } = await several([
-    history("queue", { metrics: QUEUE }), history("dag", { metrics: DAG }),
-    history("queue", { metrics: "up", by: "shard", span_s: 60 }), history("dag", { metrics: "up", by: "shard", span_s: 60 }),
+    history("queue", { metrics: QUEUE, ...range.asked }), history("dag", { metrics: DAG, ...range.asked }),
+    history("queue", { metrics: NOW, by: "shard", span_s: 60 }), history("dag", { metrics: NOW, by: "shard", span_s: 60 }),
     all(PATHS.topics, { ns }), ask(PATHS.dead, { ns }, { limit: 200 }), ask(PATHS.dags, { ns }, { state: "failed", limit: SHOWN }),
   ]);
   const [queue, dag, queueShards, dagShards, topics, dead, failed] = found;
@@ -23,9 +24,11 @@ export async function overview(page) {
   };
   const shards = count(queueShards), others = count(dagShards);
   const away = shards.away.length + others.away.length;
+  const slow = (await Promise.all([["queue", queueShards], ["dag", dagShards]].map(([service, told]) => slowest(service, told)))).flat();
   const troubles = [
     ...shards.away.map((shard) => ["failed", h("a", { href: page.link(["shards", `queue-${shard}`]) }, `Queue shard ${shard}`), "takes nothing: it does not answer, or has no room", "HeadgateShardAway"]),
     ...others.away.map((shard) => ["failed", h("a", { href: page.link(["shards", `dag-${shard}`]) }, `DAG shard ${shard}`), "does not answer", "HeadgateShardAway"]),
+    ...slow.map(({ service, shard, ms, since_s }) => ["skipped", h("a", { href: page.link(["shards", `${service}-${shard}`]) }, `${service === "dag" ? "DAG" : "Queue"} shard ${shard}`), `is slow: half of its statements take over ${millis(ms)}${since_s ? `, since ${clock(since_s * 1000)}` : ""}`, "HeadgateSlowPostgres"]),
     ...(topics || []).filter((topic) => topic.paused && topic.ready).map((topic) => ["skipped", topicLink(page, topic.topic), `is paused; ${number(topic.ready)} are ready`, "HeadgateItemsWait"]),
     ...(topics || []).filter((topic) => !topic.paused && topic.oldest_ready_age_s > OLD_S).sort((one, other) => other.oldest_ready_age_s - one.oldest_ready_age_s)
       .map((topic) => ["skipped", topicLink(page, topic.topic), `its oldest ready item waits for ${span(topic.oldest_ready_age_s)}; ${number(topic.ready)} are ready`, "HeadgateItemsWait"]),
@@ -46,11 +49,11 @@ export async function overview(page) {
       tile(queue?.silent || dag?.silent ? "skipped" : "succeeded", number(both.length), queue?.silent || dag?.silent ? "processes; not all have answered" : "processes")),
     h("section", {}, h("h2", {}, `Needs a look in ${ns}`), table([
       ["", ([state]) => badge(state, { failed: "wrong", skipped: "waits" }[state])],
-      ["what", ([, what]) => what, { wide: true }],
+      ["what", ([, what]) => what, { wide: true, third: true }],
       ["why", ([, , why]) => why, { wide: true }],
       ["", ([, , , alert]) => whatToDo(page, alert), { right: true }],
     ], troubles.sort((one, other) => (other[0] === "failed") - (one[0] === "failed")).slice(0, 20), lost.length ? "Nothing, of what could be asked." : "Nothing. All shards answer, no topic waits, nothing has failed."), h("p", {}, h("a", { class: "quiet", href: page.link(["runbooks"]) }, "All runbooks"))),
-    h("section", {}, h("h2", {}, "The last hour"), h("div", { class: "charts" },
+    h("section", {}, range.heading, h("div", { class: "charts" },
       chart("flow", "Items", queue, [
         { name: "in", values: line(queue, "enqueued_per_s"), colour: "released", state: "ready" },
         { name: "out", values: line(queue, "dequeued_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
@@ -60,7 +63,7 @@ export async function overview(page) {
       chart("latency", "Queue: database", queue, [
         { name: "p50", values: line(queue, "db_latency_ms_p50"), colour: "released", state: "ready" },
         { name: "p99", values: line(queue, "db_latency_ms_p99"), colour: "failed", state: "failed" }], { format: millis }),
-      chart("faults", "What went wrong", queue, [
+      chart("faults", "Faults", queue, [
         { name: "errors", values: line(queue, "errors_per_s"), colour: "failed", state: "failed" },
         { name: "expired", values: line(queue, "expired_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
         { name: "died", values: line(queue, "dead_per_s"), colour: "cancelled", state: "cancelled", dash: [2, 2] }], { format: perSecond }),
@@ -68,6 +71,14 @@ export async function overview(page) {
         { name: "run", values: line(dag, "running_dags"), colour: "released", state: "ready" },
         { name: "nodes released a second", values: line(dag, "released_per_s"), colour: "succeeded", state: "succeeded" }]))),
     happened(marks));
+}
+
+// The shards that are slow now, the slowest first, and since when.
+async function slowest(service, now) {
+  const lines = (now?.series || []).filter((each) => each.metric === "db_latency_ms_p50" && latest(each.values) >= SLOW_MS);
+  const most = lines.sort((one, other) => latest(other.values) - latest(one.values)).slice(0, SLOW_SHOWN);
+  const { found } = await several(most.map((each) => history(service, { metrics: "db_latency_ms_p50", by: "shard", shard: each.shard })));
+  return most.map((each, at) => ({ service, shard: each.shard, ms: latest(each.values), since_s: null, ...slowSince(found[at], line(found[at], "db_latency_ms_p50") || []) }));
 }
 
 const told = (values, format = (value) => number(Math.round(value))) => (latest(values) === null ? "–" : format(latest(values)));

@@ -95,7 +95,7 @@ async function render() {
   main.dataset.at = location.hash;
   const shown = await attempt(() => draw(page, argument), signal);
   if (!signal.aborted) main.ariaBusy = "false";
-  if (shown === false && main.textContent === "…") put(main);
+  if (shown === false && main.textContent === "…") put(main, h("h1", {}, argument || name || "Search"), h("p", { class: "empty" }, "There is nothing to show: see above."));
   // A list is looked at again while it is looked at; a DAG tells of itself.
   if (shown === false || !(view === "dags" && argument)) every(EVERY_MS, () => draw(page, argument), signal, shown === false);
 }

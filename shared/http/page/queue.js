@@ -2,10 +2,10 @@
 
 import { whatToDo } from "./runbook.js";
 import { plainly, verb } from "./act.js";
-import { PATHS, all, ask, can, send } from "./api.js";
-import { chart, history, latest, line, seconds, spark } from "./chart.js";
+import { PATHS, all, ask, can, send, several } from "./api.js";
+import { chart, happening, history, latest, line, ranged, seconds, spark } from "./chart.js";
 import { pager } from "./dags.js";
-import { ago, badge, bar, bytes, command, fields, h, json, number, quoted, reason, said, short, span, table } from "./dom.js";
+import { ago, badge, bar, bytes, clock, command, fields, h, json, moment, number, quoted, reason, said, short, span, table } from "./dom.js";
 
 const PLACES = ["ready", "leased", "delayed", "disabled", "dead"];
 const PAGE = 50, SPARKS = 100;
@@ -14,7 +14,7 @@ export async function topics(page) {
   const [found, told, why] = await Promise.all([all(PATHS.topics, { ns: page.ns }), hour(page.ns, "ready"), ask(PATHS.why, { ns: page.ns }).catch(() => null)]);
   const sum = (state) => found.reduce((total, topic) => total + topic[state], 0);
   page.show(
-    h("h1", {}, "Topics"), reason(why),
+    h("h1", {}, "Topics"), reason(page, why),
     h("div", { class: "tiles" }, PLACES.map((state) => h("div", { class: `tile s-${state}` }, h("b", {}, number(sum(state))), h("span", {}, state)))),
     table([
       ["topic", (topic) => [h("a", { href: page.link(["topics", topic.topic]) }, topic.topic), topic.paused ? h("span", { class: "flag" }, "paused") : null], { wide: true }],
@@ -26,38 +26,39 @@ export async function topics(page) {
 }
 
 // The last hour of a namespace's topics, where the reader may see it.
-async function hour(namespace, metrics, topic) {
+async function hour(namespace, metrics, topic, asked) {
   if (!can("ops")) return null;
-  return history("queue", { metrics, by: "topic", namespace, topic, step_s: topic ? 15 : 60 });
+  return history("queue", { metrics, by: "topic", namespace, topic, step_s: topic ? 15 : 60, ...asked });
 }
 
 export async function topic(page, name) {
-  const { ns } = page, { state, cursor } = page.query, path = ["topics", name];
-  const [found, told, known, why, audited] = await Promise.all([
+  const { ns } = page, { state, cursor } = page.query, path = ["topics", name], range = ranged(page, path);
+  const { found: [found, told, known, why, audited], lost } = await several([
     ask(PATHS.items, { ns }, { topic: name, state, cursor, limit: PAGE }),
-    hour(ns, "ready,leased,delayed,dead,oldest_ready_age_s", name),
+    hour(ns, "ready,leased,delayed,dead,oldest_ready_age_s", name, range.asked),
     all(PATHS.topics, { ns }),
     ask(PATHS.why, { ns }, { topic: name }).catch(() => null),
     can("ops") ? ask(PATHS.queueAudit, {}, { namespace: ns, limit: 100 }).catch(() => null) : null,
-  ]);
-  const counts = known.find((each) => each.topic === name);
+  ].map((call) => Promise.resolve(call)));
+  const counts = known?.find((each) => each.topic === name);
   const where = { namespace: ns, topic: name };
   const drawn = (metric) => line(told, metric, where);
   page.show(
     h("section", { class: "head" }, h("h1", {}, name, counts?.paused ? h("span", { class: "flag" }, "paused") : null),
       counts ? h("p", { class: "counts" }, PLACES.filter((each) => counts[each]).map((each) => badge(each, `${number(counts[each])} ${each}`)),
-        counts.oldest_ready_age_s === null ? null : h("span", { class: "quiet" }, `oldest ready ${span(counts.oldest_ready_age_s)}`)) : null, reason(why),
+        counts.oldest_ready_age_s === null ? null : h("span", { class: "quiet" }, `oldest ready ${span(counts.oldest_ready_age_s)}`)) : null, reason(page, why),
       topicVerbs(page, name, counts)),
-    told ? h("div", { class: "charts" },
+    told ? range.heading : null, told ? h("div", { class: "charts" },
       chart("topic", "Items", told, [
         { name: "ready", values: drawn("ready"), colour: "released", state: "ready" },
         { name: "leased", values: drawn("leased"), colour: "succeeded", state: "leased" },
         { name: "delayed", values: drawn("delayed"), colour: "blocked", state: "delayed", dash: [6, 3] },
         { name: "dead", values: drawn("dead"), colour: "failed", state: "dead", dash: [2, 2] }]),
       chart("topic-age", "Oldest ready", told, [{ name: "age", values: drawn("oldest_ready_age_s"), colour: "skipped", state: "skipped" }], { format: seconds })) : null,
-    changes(told, drawn, audited, name),
-    h("div", { class: "choice", role: "group" }, [null, ...PLACES].map((each) => h("a", {
-      href: page.link(path, { state: each }), "aria-current": (state || null) === each ? "true" : null }, each || "all"))),
+    range.asked.span_s > LATELY_S * 6 ? null : changes(told, drawn, audited, name),
+    h("h2", {}, "Items"), lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
+    h("div", { class: "choice", role: "group", "aria-label": "state" }, [null, ...PLACES].map((each) => h("a", {
+      href: page.link(path, { state: each, range: page.query.range }), "aria-current": (state || null) === each ? "true" : null }, each || "all"))),
     table([
       ["state", (item) => badge(item.state)],
       ["id", (item) => h("a", { href: page.link(["items", item.id]) }, h("code", {}, item.id))],
@@ -67,8 +68,8 @@ export async function topic(page, name) {
       ["payload", (item) => h("code", {}, json(item.payload, 90)), { wide: true }],
       ["error", (item) => item.error?.trim().split("\n").at(-1), { wide: true }],
       ["DAG", (item) => (item.dag ? [h("a", { href: page.link(["dags", item.dag.id], { node: item.dag.node }) }, item.dag.node)] : null)],
-    ], found.items, "No such items.", (item) => page.go(["items", item.id])),
-    pager(page, path, page.query, found.next_cursor));
+    ], found?.items || [], found ? (state ? `None is ${state}.` : "It holds no items.") : "Not every shard answers, so there is no list of them.", (item) => page.go(["items", item.id])),
+    pager(page, path, page.query, found?.next_cursor));
 }
 
 const LATELY_S = 600;
@@ -88,10 +89,10 @@ function changes(told, drawn, audited, name) {
   const lines = [
     ...counts.map(({ metric, now, before }) => [null, `${metric === "oldest_ready_age_s" ? "oldest ready" : metric}: ${show(metric, before)} → ${show(metric, now)}`]),
     ...deeds.map((each) => [Date.parse(each.at), `${each.verb}${each.changed === null ? "" : `, ${number(each.changed)}`} by ${each.who}`]),
-    ...marks.map((mark) => [mark.at_s * 1000, `${mark.shard === null ? "" : `shard ${mark.shard} `}${mark.text}`]),
+    ...marks.map((mark) => [mark.at_s * 1000, happening(mark)]),
   ].sort(([one], [other]) => (other ?? Infinity) - (one ?? Infinity));
   return h("section", {}, h("h2", {}, "What changed in the last 10 minutes"),
-    lines.length ? h("ul", { class: "marks" }, lines.slice(0, 12).map(([at, words]) => h("li", {}, at ? h("time", { datetime: new Date(at).toISOString() }, new Date(at).toLocaleTimeString()) : null, words))) : h("p", { class: "quiet" }, "Nothing that was seen."));
+    lines.length ? h("ul", { class: "marks" }, lines.slice(0, 12).map(([at, words]) => h("li", {}, at ? h("time", { datetime: new Date(at).toISOString() }, clock(at)) : null, words))) : h("p", { class: "quiet" }, "Nothing that was seen."));
 }
 
 function topicVerbs(page, name, counts) {
@@ -129,7 +130,7 @@ export function bulk(page, label, kind, filter, danger = false) {
 // What a job has logged, as text.
 export function logged(logs) {
   if (!logs?.items.length) return null;
-  return [h("h3", {}, "Log"), h("pre", { class: "log", tabindex: "0" }, logs.items.map((line) => `${new Date(line.at).toLocaleTimeString()} ${line.level.padEnd(8)} ${line.text}\n`), logs.next_cursor ? "and more\n" : "")];
+  return [h("h3", {}, "Log"), h("pre", { class: "log", tabindex: "0" }, logs.items.map((line) => `${clock(line.at)} ${line.level.padEnd(8)} ${line.text}\n`), logs.next_cursor ? "and more\n" : "")];
 }
 
 export async function item(page, id) {
@@ -137,12 +138,12 @@ export async function item(page, id) {
   const [found, tries, logs, why] = await Promise.all([ask(PATHS.item, { ns, item_id: id }), ask(PATHS.attempts, { ns, item_id: id }, { limit: 20 }), ask(PATHS.logs, { ns, item_id: id }, { limit: 200 }), ask(PATHS.why, { ns }, { item: id }).catch(() => null)]);
   const part = (name, value) => (value === null || value === undefined ? null : [h("h3", {}, name), h("pre", { tabindex: "0" }, json(value, 20_000))]);
   page.show(
-    h("section", { class: "head" }, h("h1", {}, badge(found.state), " ", h("code", {}, found.id)), reason(why),
+    h("section", { class: "head" }, h("h1", {}, badge(found.state), " ", h("code", {}, found.id)), reason(page, why),
       fields([
         ["topic", h("a", { href: page.link(["topics", found.topic]) }, found.topic)],
         ["DAG", found.dag ? h("a", { href: page.link(["dags", found.dag.id], { node: found.dag.node }) }, `${found.dag.node}, generation ${found.dag.generation}`) : null],
         ["enqueued", ago(found.enqueued_at)],
-        ["deliverable", found.state === "delayed" ? `${new Date(found.deliver_at).toLocaleString()}, in ${span((new Date(found.deliver_at) - Date.now()) / 1000)}` : null],
+        ["deliverable", found.state === "delayed" ? `${moment(found.deliver_at)}, in ${span((new Date(found.deliver_at) - Date.now()) / 1000)}` : null],
         ["lease ends", found.lease_expires_at ? `in ${span((new Date(found.lease_expires_at) - Date.now()) / 1000)}` : null],
         ["expires", found.expires_at ? ago(found.expires_at) : null],
         ["priority", number(found.priority)], ["attempt", found.attempt ? `${found.attempt}${found.max_attempts ? ` of ${found.max_attempts}` : ""}` : null],

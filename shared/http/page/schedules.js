@@ -2,7 +2,7 @@
 
 import { PATHS, all, send } from "./api.js";
 import { plainly, verb } from "./act.js";
-import { ago, h, json, span, table } from "./dom.js";
+import { ago, h, moment, number, span, table } from "./dom.js";
 
 export async function schedules(page) {
   const { ns } = page;
@@ -10,8 +10,8 @@ export async function schedules(page) {
   page.show(h("h1", {}, "Schedules"), table([
     ["schedule", (each) => [each.id, each.paused ? h("span", { class: "flag", title: each.reason || "" }, "paused") : null], { wide: true }],
     ["when", (each) => when(each.spec), { wide: true }],
-    ["next", (each) => (each.next_at ? [new Date(each.next_at).toLocaleString(), h("span", { class: "quiet" }, ` in ${span((new Date(each.next_at) - Date.now()) / 1000)}`)] : null)],
-    ["starts", (each) => h("code", {}, json(each.action, 120)), { wide: true }],
+    ["next", (each) => (each.next_at ? [moment(each.next_at), h("span", { class: "quiet" }, ` in ${span((new Date(each.next_at) - Date.now()) / 1000)}`)] : null)],
+    ["starts", (each) => starts(page, each.action), { wide: true }],
     ["overlap", (each) => each.overlap],
     ["changed", (each) => ago(each.updated_at)],
     ["", (each) => h("span", { class: "verbs" },
@@ -22,6 +22,12 @@ export async function schedules(page) {
         : verb(page, { label: "Pause", scope: "enqueue", title: `Pause ${each.id}`, ask: [["reason", "Reason", ""]], say: async () => plainly("Its slots pass until it is resumed, each on record as skipped. Runs that were started go on."),
           run: async ({ reason }) => { await send(PATHS.pauseSchedule, { ns, schedule: each.id }, reason ? { reason } : {}); } }))],
   ], found, h("span", {}, "No schedules. Make one: ", h("code", {}, "headgate schedule --help"))));
+}
+
+function starts(page, { item, dag }) {
+  if (item) return ["an item of ", h("a", { href: page.link(["topics", item.topic]) }, item.topic)];
+  if (dag) return [`a DAG${dag.name ? `, ${dag.name}` : ""}`, dag.nodes ? `, ${number(dag.nodes.length)} ${dag.nodes.length === 1 ? "node" : "nodes"}` : ""];
+  return null;
 }
 
 const when = (spec) => Object.entries(spec).filter(([, value]) => value !== null && value !== undefined && !(Array.isArray(value) && !value.length)).map(([name, value]) => `${name} ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");

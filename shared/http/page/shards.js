@@ -2,11 +2,14 @@
 
 import { verb } from "./act.js";
 import { PATHS, all, ask, send, several } from "./api.js";
-import { chart, happened, history, latencies, latest, line, millis, perSecond, seconds, spark } from "./chart.js";
+import { chart, happened, history, latencies, latest, line, millis, perSecond, ranged, seconds, slowSince, spark } from "./chart.js";
 import { whatToDo } from "./runbook.js";
-import { ago, badge, bar, bytes, command, fields, h, number, said, span, table } from "./dom.js";
+import { ago, badge, bar, bytes, clock, command, fields, h, number, said, span, table } from "./dom.js";
 
 const PLACES = ["ready", "leased", "delayed", "disabled", "dead"];
+// How a shard is; `open` is its breaker, and that no call goes through.
+const standing = (shard) => badge(shard.state, { open: "away", half_open: "tried again" }[shard.state] || shard.state);
+const NUMBERED = 128; // of so many, squares of the map have their numbers in them
 const FEW = 64; // so many are asked one by one; of more, the map shows what the processes remember
 const SERVICES = { queue: "Queue", dag: "DAG" };
 const MEASURES = {
@@ -30,18 +33,18 @@ export async function list(page) {
     [["queue", queue], ["dag", dag]].filter(([, told]) => told).map(([service, told]) => [h("h2", {}, `${SERVICES[service]} service: ${number(numbers(told).length)} shards`), heat(page, service, told, measure, numbers(told))]),
     queueRows ? [h("h2", {}, "Queue shards"), table([
       ["shard", (shard) => h("a", { href: page.link(["shards", `queue-${shard.shard}`]) }, shard.shard), { right: true }],
-      ["state", (shard) => badge(shard.state)],
+      ["state", standing],
       ["owner", (shard) => shard.owner],
       ["", (shard) => bar(shard, PLACES), { wide: true }],
       ...PLACES.filter((state) => state !== "disabled").map((state) => [state, (shard) => shard[state] || null, { right: true }]),
       ["in · out · acked, per s", (shard) => [shard.enqueued_per_s, shard.dequeued_per_s, shard.acked_per_s].map((rate) => number(Math.round(rate * 10) / 10)).join(" · "), { right: true }],
       ["database p50 · p99", (shard) => latencies(shard.db_latency_ms_p50, shard.db_latency_ms_p99), { right: true }],
       ["p99, last hour", (shard) => spark(`queue ${shard.shard}`, queue, line(queue, "db_latency_ms_p99", { shard: shard.shard }), "p99", millis)],
-      ["size", (shard) => bytes(shard.bytes), { right: true }],
+      ["size", (shard) => (shard.bytes ? bytes(shard.bytes) : null), { right: true }],
     ], queueRows, "No shards.", (shard) => page.go(["shards", `queue-${shard.shard}`]))] : null,
     dagRows ? [h("h2", {}, "DAG shards"), table([
       ["shard", (shard) => h("a", { href: page.link(["shards", `dag-${shard.shard}`]) }, shard.shard), { right: true }],
-      ["state", (shard) => badge(shard.state)],
+      ["state", standing],
       ["owner", (shard) => shard.owner],
       ["running DAGs", (shard) => shard.dags.running, { right: true }],
       ["blocked nodes", (shard) => shard.nodes.blocked, { right: true }],
@@ -64,12 +67,12 @@ function heat(page, service, told, measure, numbers) {
   }
   const most = Math.max(1e-9, ...[...values.values()].map((value) => value ?? 0));
   const peak = [...values].reduce((best, each) => ((each[1] ?? 0) > (best?.[1] ?? 0) ? each : best), null);
-  return [h("div", { class: "heat", role: "group", "aria-label": `${SERVICES[service]} shards by ${text}` }, numbers.map((shard) => {
+  return [h("div", { class: numbers.length > NUMBERED ? "heat" : "heat few", role: "group", "aria-label": `${SERVICES[service]} shards by ${text}` }, numbers.map((shard) => {
     const value = values.get(shard) ?? null, away = answers.get(shard) === 0;
     const words = `${service} shard ${shard}: ${away ? "does not answer" : "answers"}${measure === "up" || value === null ? "" : `, ${text} ${format(value)}`}`;
     const step = measure === "up" ? 0 : Math.ceil(4 * Math.sqrt((value ?? 0) / most));
-    return h("a", { href: page.link(["shards", `${service}-${shard}`]), class: away ? "away" : `step-${step}`, title: words, "aria-label": words }, away ? "✕" : "");
-  })), scale(page, service, peak, format, [...answers.values()].filter((answer) => answer === 0).length)];
+    return h("a", { href: page.link(["shards", `${service}-${shard}`]), class: away ? "away" : `step-${step}`, title: words, "aria-label": words }, away ? "✕" : numbers.length > NUMBERED ? "" : shard);
+  })), scale(page, service, measure === "up" ? null : peak, format, [...answers.values()].filter((answer) => answer === 0).length)];
 }
 
 // What the shades mean: from nothing to the most, and where that is.
@@ -88,15 +91,16 @@ export async function one(page, argument) {
 const QUEUE = "ready,delayed,leased,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s,acked_per_s,errors_per_s,expired_per_s,dead_per_s,db_latency_ms_p50,db_latency_ms_p99,bytes,dead_tuples,waiting_calls";
 
 async function queueShard(page, number_) {
-  const { found: [told, shard, inside, topics, commands], lost } = await several([history("queue", { metrics: QUEUE, by: "shard", shard: number_ }), ask(PATHS.queueShard, { shard: number_ }), inspected("queue", number_),
+  const range = ranged(page, ["shards", `queue-${number_}`]);
+  const { found: [told, shard, inside, topics, commands], lost } = await several([history("queue", { metrics: QUEUE, by: "shard", shard: number_, ...range.asked }), ask(PATHS.queueShard, { shard: number_ }), inspected("queue", number_),
     history("queue", { metrics: PLACES.join(","), by: "topic", shard: number_, span_s: 300, step_s: 60 }), ask(PATHS.queueCommands)]);
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
     lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
-    shard ? h("section", { class: "head" }, h("h1", {}, badge(shard.state), ` Queue shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, troubled(page, shard)) : null, bar(shard, PLACES), orders(page, "queue", number_, shard, commands), fields([
-      ["owner", shard.owner], ["epoch", shard.epoch ? number(shard.epoch) : null], ["size", bytes(shard.bytes)], ["dead tuples", number(shard.dead_tuples)],
+    shard ? h("section", { class: "head" }, h("h1", {}, standing(shard), ` Queue shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, slowly(told, number_), troubled(page, shard)) : null, bar(shard, PLACES), orders(page, "queue", number_, shard, commands), fields([
+      ["owner", shard.owner], ["epoch", shard.epoch ? number(shard.epoch) : null], ["size", shard.bytes ? bytes(shard.bytes) : null], ["dead tuples", shard.bytes ? number(shard.dead_tuples) : null],
       ["oldest transaction", shard.oldest_transaction_age_s === null ? null : span(shard.oldest_transaction_age_s)]])) : null,
-    h("div", { class: "charts" },
+    range.heading, h("div", { class: "charts" },
       chart("s-flow", "Items", told, [
         { name: "in", values: drawn("enqueued_per_s"), colour: "released", state: "ready" },
         { name: "out", values: drawn("dequeued_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
@@ -109,7 +113,7 @@ async function queueShard(page, number_) {
       chart("s-latency", "Database", told, [
         { name: "p50", values: drawn("db_latency_ms_p50"), colour: "released", state: "ready" },
         { name: "p99", values: drawn("db_latency_ms_p99"), colour: "failed", state: "failed" }], { format: millis }),
-      chart("s-faults", "What went wrong", told, [
+      chart("s-faults", "Faults", told, [
         { name: "errors", values: drawn("errors_per_s"), colour: "failed", state: "failed" },
         { name: "expired", values: drawn("expired_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
         { name: "died", values: drawn("dead_per_s"), colour: "cancelled", state: "cancelled", dash: [2, 2] }], { format: perSecond }),
@@ -145,14 +149,15 @@ function work(page, told) {
 const DAG = "running_dags,blocked_nodes,released_nodes,outbox,released_per_s,release_lag_s_p99,errors_per_s,db_latency_ms_p50,db_latency_ms_p99,waiting_calls";
 
 async function dagShard(page, number_) {
-  const { found: [told, shards, inside, commands], lost } = await several([history("dag", { metrics: DAG, by: "shard", shard: number_ }), all(PATHS.dagShards), inspected("dag", number_), ask(PATHS.dagCommands)]);
+  const range = ranged(page, ["shards", `dag-${number_}`]);
+  const { found: [told, shards, inside, commands], lost } = await several([history("dag", { metrics: DAG, by: "shard", shard: number_, ...range.asked }), all(PATHS.dagShards), inspected("dag", number_), ask(PATHS.dagCommands)]);
   const shard = shards?.find((each) => each.shard === number_);
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
     lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
-    shard ? h("section", { class: "head" }, h("h1", {}, badge(shard.state), ` DAG shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, troubled(page, shard)) : null, orders(page, "dag", number_, shard, commands), fields([
+    shard ? h("section", { class: "head" }, h("h1", {}, standing(shard), ` DAG shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, slowly(told, number_), troubled(page, shard)) : null, orders(page, "dag", number_, shard, commands), fields([
       ["owner", shard.owner], ["epoch", number(shard.epoch)], ["running DAGs", number(shard.dags.running || 0)], ["outbox", number(shard.outbox)]])) : h("p", { class: "empty" }, "There is no such shard."),
-    h("div", { class: "charts" },
+    range.heading, h("div", { class: "charts" },
       chart("d-dags", "DAGs and nodes", told, [
         { name: "DAGs run", values: drawn("running_dags"), colour: "released", state: "ready" },
         { name: "blocked nodes", values: drawn("blocked_nodes"), colour: "blocked", state: "blocked", dash: [6, 3] },
@@ -165,6 +170,12 @@ async function dagShard(page, number_) {
       chart("d-faults", "Errors", told, [{ name: "errors", values: drawn("errors_per_s"), colour: "failed", state: "failed" }], { format: perSecond }),
       chart("d-waits", "Calls that wait for a connection", told, [{ name: "wait", values: drawn("waiting_calls"), colour: "skipped", state: "skipped" }])),
     ordered("dag", number_, shard, commands), happened(told?.marks), within(inside));
+}
+
+// Since when it is slow, where it is.
+function slowly(told, shard) {
+  const slow = slowSince(told, line(told, "db_latency_ms_p50", { shard }) || []);
+  return slow ? ` It is slow: half of its statements take over ${millis(slow.ms)}, since ${clock(slow.since_s * 1000)}.` : null;
 }
 
 const looks = new Map(); // the last look at each shard's server, to tell how fast it writes
@@ -186,6 +197,9 @@ function within(found) {
   const { server } = found;
   const differs = (name) => new Set(found.views.map((view) => view[name])).size > 1;
   const cell = (name, show = said) => (view) => (differs(name) ? h("b", { class: "news" }, show(view[name])) : show(view[name]));
+  const untold = new Map(found.untold.map((text) => [text.split(": ")[0], text.split(": ").slice(1).join(": ")]));
+  const byCause = new Map();
+  for (const [name, cause] of untold) byCause.set(cause, [...(byCause.get(cause) || []), name]);
   const part = (title, rows, columns, empty) => (rows ? [h("h2", {}, title), table(columns, rows, empty)] : null);
   return h("section", {},
     h("h2", {}, "As each process sees it"), found.silent ? h("p", { class: "lost" }, `${number(found.silent)} of the processes that were asked have not answered.`) : null,
@@ -213,14 +227,14 @@ function within(found) {
       ["oldest", (each) => (each.oldest_s === null ? null : span(each.oldest_s)), { right: true }]], "None."),
     found.statements ? part("Statements that take the most time", found.statements, [
       ["calls", (each) => each.calls, { right: true }], ["mean", (each) => millis(each.mean_ms), { right: true }], ["in all", (each) => span(each.total_ms / 1000), { right: true }], ["rows", (each) => each.rows, { right: true }],
-      ["statement", (each) => h("code", {}, each.statement), { wide: true }]], "None yet.") : [h("h2", {}, "Statements"), h("p", { class: "quiet" }, "The server has no pg_stat_statements; with it, those that take the most time are listed here.")],
+      ["statement", (each) => h("code", {}, each.statement), { wide: true }]], "None yet.") : untold.has("statements") || !server ? null : [h("h2", {}, "Statements"), h("p", { class: "quiet" }, "The server has no pg_stat_statements; with it, those that take the most time are listed here.")],
     part("Standbys", found.standbys, [
       ["standby", (each) => each.name], ["state", (each) => [each.state, each.sync_state].filter(Boolean).join(", ")], ["behind", (each) => (each.behind_bytes === null ? null : bytes(each.behind_bytes)), { right: true }],
       ["by", (each) => (each.behind_s === null ? null : span(each.behind_s)), { right: true }]], "None."),
     part("Tables", found.tables, [
       ["table", (each) => each.table], ["rows", (each) => each.rows, { right: true }], ["dead", (each) => each.dead || null, { right: true }], ["vacuumed", (each) => (each.vacuumed_at ? ago(each.vacuumed_at) : null)],
       ["table bytes", (each) => bytes(each.bytes), { right: true }], ["index bytes", (each) => bytes(each.index_bytes), { right: true }]], "None."),
-    found.untold.map((text) => h("p", { class: "quiet" }, `Not told: ${text}`)));
+    [...byCause].map(([cause, parts]) => h("p", { class: "quiet" }, cause ? `Not told, as ${cause}: ${parts.join(", ")}.` : `Not told: ${parts.join(", ")}.`)));
 }
 
 // Where a shard is not as it should be, what to do about it.

@@ -92,3 +92,21 @@ def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(map(len, lines)) == 40 and "12345" in lines[1] and lines[1].count("…") == 2
     assert "k" * 30 in piped.getvalue(), "what a program reads is whole"
     assert fitting([9, 9], [4, 4], 5) == [4, 4], "headings stay"
+
+
+def test_of_a_table_without_room_ids_are_whole_and_the_last_columns_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "60")
+    identity = "01a20f21-cbe7-762f-bbbb-9a52ea864001"
+    rows = [{"id": identity, "db_latency_ms_p99": 1.5, "name": "n" * 40, "created_at": "2026-11-24 20:01:00Z"}]
+    shown = Terminal()
+    show_table(rows, ("id", "name", "db_latency_ms_p99", "created_at", "total"), shown)
+    *lines, last = shown.getvalue().splitlines()
+    assert [line.split() for line in lines[:-1]] == [["DB_LATENCY"], ["ID", "NAME", "MS_P99"]]
+    assert lines[-1].split() == [identity, "nnnnnnn…", "1.5"] and max(map(len, lines)) <= 60
+    assert last == "(created_at, total: no room here; -o json has them)"
