@@ -31,6 +31,7 @@ def add_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", metavar="FUNCTION", help="only this one; may be repeated")
     parser.add_argument("--drain", type=float, metavar="S", help="how long jobs may go on at the end (default 30)")
     parser.add_argument("--lease", type=float, metavar="S", help="how long a killed worker holds its jobs back")
+    parser.add_argument("--metrics-port", type=int, metavar="PORT", help="where Prometheus may scrape it")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
 
 
@@ -38,19 +39,17 @@ def worker(args: Any) -> int:
     """Run the app's worker, here or in processes of their own."""
     if args.processes < 1:
         raise ValueError("--processes must be 1 or more")
-    for name in (
-        "queue_url",
-        "dag_url",
-        "token",
-        "namespace",
-    ):  # for the app's own client, and those of the processes
+    # For the app's own client, and those of the processes.
+    for name in ("queue_url", "dag_url", "token", "namespace"):
         if value := getattr(args, name):
             os.environ[f"HEADGATE_{name.upper()}"] = value
-    options = present(only=args.only, drain_s=args.drain, lease_s=args.lease)
+    options = present(only=args.only, drain_s=args.drain, lease_s=args.lease, metrics_port=args.metrics_port)
     if args.processes == 1 and not args.reload:
         logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         run_here(args.target, options, args.namespace)
         return 0
+    if args.metrics_port is not None:
+        raise ValueError("--metrics-port is of one process: without --processes and --reload")
     if not args.reload:
         chosen(args.target, options, args.namespace)  # what is wrong with it is said once, not by each process
     # Kept bytecode stands for a source of the same size and second: a file changed twice in one would not be read.

@@ -40,6 +40,7 @@ from headgate._worker.deciders import Deciders, W
 from headgate._worker.job import Ending, Handler, Job, run_handler, traced, verdict_of, verdict_of_error
 from headgate._worker.job_logs import JobLogs
 from headgate._worker.leases import Leases
+from headgate._worker.metrics import WorkerMetrics
 from headgate._worker.presence import Presence
 from headgate._worker.settler import Settler, Verdict
 from headgate._worker.signals import on_signals
@@ -83,7 +84,8 @@ class Worker:
     `lease_s` is how long a killed worker's items are held back, and twice the time between extensions. `wait_s`
     is how long one dequeue waits for items. With `keep_logs` the service keeps what handlers log, with each job.
     With `processes` `main` runs this program so many times, each with the slots of its tasks: for plain functions
-    that need the processor. A process that ends is started again; all end with this one.
+    that need the processor. A process that ends is started again; all end with this one. With `metrics_port`
+    Prometheus may scrape it there (`headgate[prometheus]`).
     """
 
     def __init__(
@@ -99,12 +101,15 @@ class Worker:
         prefetch: int | None = None,
         keep_logs: bool = True,
         processes: int = 1,
+        metrics_port: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0 <= wait_s <= WAIT_S_MAX:
             raise ValueError(f"wait_s must be 0 to {WAIT_S_MAX}")
         if processes < 1:
             raise ValueError("processes must be 1 or more")
+        if metrics_port is not None and processes > 1:
+            raise ValueError("processes of a worker cannot share a metrics_port: start each by itself")
         check_prefetch(prefetch)
         self.processes = processes
         self._own = not isinstance(client, AsyncClient)
@@ -117,6 +122,7 @@ class Worker:
         self.finished = 0
         self._clock = clock
         self._tasks: dict[str, Task] = {}
+        self._metrics = None if metrics_port is None else WorkerMetrics(metrics_port, self._tasks)
         self._jobs: set[asyncio.Task[Ending]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -247,7 +253,7 @@ class Worker:
             heard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
             if signals:
                 heard = on_signals(self._stop_here, is_looked_after=supervisor.parent() is not None)
-            with heard:
+            with heard, self._metrics or contextlib.nullcontext():
                 try:
                     await asyncio.wait([stopped, *pollers, *keepers], return_when=asyncio.FIRST_COMPLETED)
                 except asyncio.CancelledError:
@@ -408,12 +414,17 @@ class Worker:
         self._jobs.discard(working)
         task.running -= 1
         self.finished += 1
-        task.handled(self._clock() - begun_s)
+        took_s = self._clock() - begun_s
+        task.handled(took_s)
+        outcome = "lost"
         if job.lost is None:
             ending = self._handed_back(job) if working.cancelled() else working.result()
             self._tell(job, ending)
+            outcome = ending[0]
         elif self._logs is not None:
             self._logs.drop(job)
+        if self._metrics is not None:
+            self._metrics.ended(job, outcome, took_s)
         self._begin(task)
         if task.room():
             task.freed.set()

@@ -35,6 +35,8 @@ def known() -> dict[str, set[str]]:
         name, labels = getattr(made, "_name", None), getattr(made, "_labelnames", ())
         if name is not None:
             found |= {f"{name}{end}": set(labels) for end in ("", "_total", "_bucket", "_count", "_sum")}
+    worker = (ROOT / "headgate" / "_worker" / "metrics.py").read_text()
+    found |= {name: {"topic"} for name in re.findall(r'"(headgate_worker_\w+)"', worker)}
     audit = (ROOT / "audit" / "metrics.py").read_text()
     return found | {name: {"kind"} for name in re.findall(r'"(headgate_audit_\w+)"', audit)}
 
