@@ -145,6 +145,17 @@ def report() -> Dag:
     return dag
 
 
+def photos() -> list[dict[str, Any]]:
+    """A wide DAG."""
+    steps = ("fetch photos", "read tags", "thumbnails")
+    nodes: list[dict[str, Any]] = []
+    for n in range(300):
+        for before, step in zip((None, *steps), steps, strict=False):
+            upstream = [f"{before} {n}"] if before else []
+            nodes.append({"key": f"{step} {n}", "topic": step, "upstream": upstream})
+    return [*nodes, {"key": "album", "topic": "album", "upstream": [f"thumbnails {n}" for n in range(300)]}]
+
+
 async def trouble(site: Site) -> None:
     """A pause, dead items of two kinds, a schedule, quotas."""
     await site.post("enqueue", {"items": [{"topic": "exports"} for _ in range(35)]})
@@ -157,6 +168,9 @@ async def trouble(site: Site) -> None:
     for name, cron in (("nightly", "0 6 * * *"), ("hourly-sync", "5 * * * *")):
         spec = {"spec": {"cron": cron, "tz": "Europe/Paris"}, "action": {"item": {"topic": "reminders"}}}
         await site.dag.client.put(f"/v1/namespaces/default/schedules/{name}", json=spec)
+    await site.post("dags", {"name": "photo import", "nodes": photos()}, "dag")
+    for item in await site.take("fetch photos", 40):
+        await site.post("nack", {"items": [{**pair(item), "final": True, "error": "HTTP 403"}]})
     quotas = {"items_max": 5_000, "enqueues_per_minute": 6_000}
     await site.queue.client.put("/v1/namespaces/acme", json=quotas)
 
@@ -184,7 +198,8 @@ async def test_each_page_has_its_picture(shop: Site, browser: Browser, tmp_path:
     folder = Path(KEPT) if KEPT else tmp_path
     album = Album(shop, browser, folder)
     dags = (await shop.dag.client.get("/v1/namespaces/default/dags")).json()["items"]
-    dag = next(each["id"] for each in dags if each["name"] == "nightly report")
+    by_name = {each["name"]: each["id"] for each in dags}
+    dag = by_name["nightly report"]
 
     def shows(selector: str) -> Callable[[Look], Awaitable[None]]:
         async def then(opened: Look) -> None:
@@ -221,6 +236,8 @@ async def test_each_page_has_its_picture(shop: Site, browser: Browser, tmp_path:
     await album.take("redrive", "dead", clicks("Redrive"))
     await album.take("dags", "dags")
     await album.take("dag", f"dags/{dag}?node=draw%20returns", shows("aside:not([hidden]) .error"))
+    folded = f"dags/{by_name['photo import']}?fold=topic"
+    await album.take("dag-folded", folded, shows(".node"))
     await album.take("dag-grid", f"dags/{dag}?view=grid", shows(".grid .cell"))
     await album.take("dag-timeline", f"dags/{dag}?view=timeline")
     await album.take("run", "runs/order-1041", shows(".lanes .tried"))

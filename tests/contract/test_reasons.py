@@ -57,6 +57,14 @@ async def test_a_mistyped_topic_is_said_to_be_asked_for_by_nobody_and_names_are_
     assert "emali" in found["causes"][0]["near"], "that one is asked for, and holds nothing now"
 
 
+async def test_names_that_are_near_are_the_tenants_own(queue_service: Service) -> None:
+    long_ago(queue_service)
+    asked = {"topics": [{"topic": "payroll", "count": 1}], "wait_s": 0}
+    await queue_service.client.post("/v1/namespaces/other/dequeue", json=asked)
+    await post(queue_service, "enqueue", {"items": [{"topic": "payrol"}]})
+    assert (await why(queue_service, topic="payrol"))["causes"][0]["near"] == []
+
+
 async def test_topics_that_are_paused_or_over_their_limit_say_so(queue_service: Service) -> None:
     await queue_service.client.put(NS, json={"in_flight_max": 1})
     await post(queue_service, "enqueue", {"items": [{"topic": "mail"}] * 3})

@@ -18,6 +18,14 @@ MUTATIONS = (
         (f"{_SITE}::test_a_token_in_an_address_is_refused",),
     ),
     Mutation(
+        "near-names-of-others",
+        "names that somebody may have meant are their own tenant's",
+        "services/queue/dispatch/demand.py",
+        "if of == namespace and asked_s > since_s]",
+        "if asked_s > since_s]",
+        ("contract/test_reasons.py::test_names_that_are_near_are_the_tenants_own",),
+    ),
+    Mutation(
         "relay-out-of-the-interface",
         "pages reach nothing of the other service but its interface",
         "shared/console/relay.py",
