@@ -152,7 +152,7 @@ def photos() -> list[dict[str, Any]]:
     for n in range(300):
         for before, step in zip((None, *steps), steps, strict=False):
             upstream = [f"{before} {n}"] if before else []
-            nodes.append({"key": f"{step} {n}", "topic": step, "upstream": upstream})
+            nodes.append({"key": f"{step} {n}", "topic": step.replace(" ", "-"), "upstream": upstream})
     return [*nodes, {"key": "album", "topic": "album", "upstream": [f"thumbnails {n}" for n in range(300)]}]
 
 
@@ -169,7 +169,7 @@ async def trouble(site: Site) -> None:
         spec = {"spec": {"cron": cron, "tz": "Europe/Paris"}, "action": {"item": {"topic": "reminders"}}}
         await site.dag.client.put(f"/v1/namespaces/default/schedules/{name}", json=spec)
     await site.post("dags", {"name": "photo import", "nodes": photos()}, "dag")
-    for item in await site.take("fetch photos", 40):
+    for item in await site.take("fetch-photos", 40):
         await site.post("nack", {"items": [{**pair(item), "final": True, "error": "HTTP 403"}]})
     quotas = {"items_max": 5_000, "enqueues_per_minute": 6_000}
     await site.queue.client.put("/v1/namespaces/acme", json=quotas)

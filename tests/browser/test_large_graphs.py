@@ -97,7 +97,7 @@ async def test_a_large_graph_is_folded_by_topic_and_a_box_opens_in_place(site: S
             "() => [...document.querySelectorAll('.node title')]"
             ".some((each) => each.textContent.endsWith(', 1 failed'))"
         )
-        await page.locator(".node", has_text="step ×").click()
+        await page.locator(".node", has_text="step 1/").click()
         await page.wait_for_selector(".board[data-drawn]")
         await page.get_by_role("button", name="fold again").click()
         await page.wait_for_function("() => document.querySelectorAll('.node').length === 3")

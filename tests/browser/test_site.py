@@ -398,7 +398,7 @@ async def test_a_topic_that_is_mistyped_leads_to_the_one_that_is_meant(site: Sit
 async def test_charts_have_a_range_and_a_prometheus_that_is_away_is_named(
     database: Database, redis_url: str, browser: Browser
 ) -> None:
-    away = {"HEADGATE_PROMETHEUS_URL": "http://127.0.0.1:9"}
+    away: dict[str, Any] = {"HEADGATE_PROMETHEUS_URL": "http://127.0.0.1:9", "history_span_s": 3_600.0}
     async with console.site(database, redis_url, **away) as site, look(browser, site.queue.url) as opened:
         await filled(site)
         await opened.go("overview")

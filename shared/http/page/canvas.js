@@ -148,10 +148,10 @@ export class CanvasDrawing {
 
   // -- what is told -------------------------------------------------------------------------------------------
 
-  state(key, state, label = null) {
+  state(key, state, label = null, brief = label) {
     const at = this.places.get(key);
     if (at === undefined) return false;
-    if (label) this.graph.nodes[at].label = label;
+    if (label) Object.assign(this.graph.nodes[at], { label, brief });
     this.states[at] = state;
     this.soon();
     return true;
@@ -270,7 +270,7 @@ export class CanvasDrawing {
       if (high < NAMED_PX) continue;
       pen.fillStyle = colours.ink;
       pen.font = "13px system-ui, sans-serif";
-      for (const at of nodes) pen.fillText(fit(this.graph.nodes[at].label || this.graph.nodes[at].key), this.x[at] + 27, this.y[at] + 1, BOX.w - 34);
+      for (const at of nodes) pen.fillText(fit(this.graph.nodes[at].brief || this.graph.nodes[at].label || this.graph.nodes[at].key), this.x[at] + 27, this.y[at] + 1, BOX.w - 34);
     }
     if (this.chosen >= 0) {
       pen.strokeStyle = colours.lit;

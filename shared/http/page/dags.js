@@ -112,7 +112,7 @@ export async function one(page, id) {
     node.state = state;
     if (!within) return drawing.state(key, state);
     tell(within);
-    return drawing.state(within.key, within.node.state, within.node.label);
+    return drawing.state(within.key, within.node.state, within.node.label, within.node.brief);
   }
 
   async function unfold(node) {

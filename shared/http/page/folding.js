@@ -48,6 +48,7 @@ export function tell({ node, kind, members }) {
   for (const each of members) counts[each.state] = (counts[each.state] || 0) + 1;
   node.state = SHOWN_FIRST.find((state) => counts[state]) || "blocked";
   const some = counts[node.state] < members.length ? `, ${number(counts[node.state])} ${node.state}` : "";
+  node.brief = `${kind} ${some ? `${number(counts[node.state])}/` : ""}${number(members.length)}`; // its sign says of which state
   node.label = `${kind} × ${number(members.length)}${some}`;
 }
 

@@ -127,7 +127,7 @@ export class Drawing {
   node(node, [x, y], small, choose) {
     const sign = svg("text", { class: "sign", x: small ? this.box.w / 2 : 15, y: this.box.h / 2, "text-anchor": "middle" });
     const parts = [svg("title", {}, node.label && !node.of ? node.label : `${node.key} (${node.topic || "a DAG"})`), svg("rect", { width: this.box.w, height: this.box.h, rx: small ? 3 : 6 }), sign];
-    if (!small) parts.push(svg("text", { class: "key", x: 28, y: this.box.h / 2 }, fit(node.label || node.key, this.box.w - (node.dag || !node.topic ? 50 : 36)) + (node.dag || !node.topic ? " ▸" : "")));
+    if (!small) parts.push(svg("text", { class: "key", x: 28, y: this.box.h / 2 }, fit(node.brief || node.label || node.key, this.box.w - (node.dag || !node.topic ? 50 : 36)) + (node.dag || !node.topic ? " ▸" : "")));
     const element = svg("g", { transform: `translate(${x} ${y - this.box.h / 2})`, tabindex: "0", role: "button",
       onclick: () => choose(node.key), onkeydown: (event) => { if (event.key === "Enter") choose(node.key); } }, parts);
     this.elements.set(node.key, element);
@@ -135,13 +135,13 @@ export class Drawing {
     return element;
   }
 
-  state(key, state, label = null) {
+  state(key, state, label = null, brief = label) {
     const element = this.elements.get(key);
     if (!element) return false;
     if (label) {
       element.querySelector("title").textContent = label;
       const words = element.querySelector(".key");
-      if (words) words.textContent = fit(label, this.box.w - 36);
+      if (words) words.textContent = fit(brief, this.box.w - 36);
     }
     const [chosen, held] = [element.classList.contains("chosen"), state === "released" && this.held.has(key)];
     element.setAttribute("class", `node s-${state}${held ? " held" : ""}${chosen ? " chosen" : ""}`);

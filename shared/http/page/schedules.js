@@ -25,7 +25,7 @@ export async function schedules(page) {
 }
 
 function starts(page, { item, dag }) {
-  if (item) return ["an item of ", h("a", { href: page.link(["topics", item.topic]) }, item.topic)];
+  if (item) return ["an item of ", h("a", { class: "inline", href: page.link(["topics", item.topic]) }, item.topic)];
   if (dag) return [`a DAG${dag.name ? `, ${dag.name}` : ""}`, dag.nodes ? `, ${number(dag.nodes.length)} ${dag.nodes.length === 1 ? "node" : "nodes"}` : ""];
   return null;
 }
