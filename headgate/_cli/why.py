@@ -102,7 +102,9 @@ def top(args: commands.Args) -> int:
 def _topics(client: Client, args: commands.Args) -> tuple[list[dict[str, Any]], str]:
     topics = sorted(client.topics(), key=lambda topic: -topic.ready)
     sums = ", ".join(f"{sum(getattr(t, name) for t in topics)} {name}" for name in ("ready", "leased", "dead"))
-    return [topic.model_dump() for topic in topics[: args.rows]], f"{client.namespace}: {len(topics)} topics, {sums}"
+    return [
+        topic.model_dump() for topic in topics[: args.rows]
+    ], f"{client.namespace}: {len(topics)} topics, {sums}"
 
 
 def _in_words(row: dict[str, Any]) -> dict[str, Any]:

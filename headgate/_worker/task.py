@@ -8,13 +8,24 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headgate._worker.job import Handler, Job
-from headgate.wire import BATCH_MAX
+from headgate.wire import BATCH_MAX, WAIT_S_MAX
 
 # Without a `prefetch` of its own a task takes what it will begin within so long, so many times its slots at most.
 PREFETCH_S: Final = 0.05
 PREFETCH_SLOTS_MAX: Final = 4
 # A dequeue that is not answered by then waits for items.
 ANSWER_S: Final = 0.02
+
+
+def check_options(wait_s: float, prefetch: int | None, processes: int, metrics_port: int | None) -> None:
+    """Raises ValueError for what no worker may be given."""
+    if not 0 <= wait_s <= WAIT_S_MAX:
+        raise ValueError(f"wait_s must be 0 to {WAIT_S_MAX}")
+    if processes < 1:
+        raise ValueError("processes must be 1 or more")
+    if metrics_port is not None and processes > 1:
+        raise ValueError("processes of a worker cannot share a metrics_port: start each by itself")
+    check_prefetch(prefetch)
 
 
 def check_prefetch(prefetch: int | None) -> None:

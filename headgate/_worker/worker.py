@@ -14,8 +14,7 @@ run and while items wait for them; what a handler returns is the item's output; 
 which the item's backoff and attempts decide (`Retry` and `Fail` say more). An item that says nothing of attempts
 is given up with its 20th, or as many as the task says. A worker outlives restarts of the services. SIGTERM and
 SIGINT drain it: it takes nothing more, hands back what it has not begun, lets handlers finish for `drain_s`, and
-hands back what is left, both at no cost of an attempt. A second signal does not wait. What goes wrong is logged
-as `headgate._worker`; `headgate.testing` has jobs for tests.
+hands back what is left, both at no cost of an attempt. A second signal does not wait. It logs as `headgate._worker`.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ from headgate._worker.metrics import WorkerMetrics
 from headgate._worker.presence import Presence
 from headgate._worker.settler import Settler, Verdict
 from headgate._worker.signals import on_signals
-from headgate._worker.task import Task, check_prefetch, in_loop
+from headgate._worker.task import Task, check_options, check_prefetch, in_loop
 from headgate.errors import (
     BadRequest,
     Conflict,
@@ -57,7 +56,7 @@ from headgate.errors import (
     TooLarge,
     Unauthorized,
 )
-from headgate.wire import BATCH_MAX, WAIT_S_MAX
+from headgate.wire import BATCH_MAX
 
 __all__ = ["Fail", "Job", "Retry", "Worker"]
 
@@ -104,13 +103,7 @@ class Worker:
         metrics_port: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not 0 <= wait_s <= WAIT_S_MAX:
-            raise ValueError(f"wait_s must be 0 to {WAIT_S_MAX}")
-        if processes < 1:
-            raise ValueError("processes must be 1 or more")
-        if metrics_port is not None and processes > 1:
-            raise ValueError("processes of a worker cannot share a metrics_port: start each by itself")
-        check_prefetch(prefetch)
+        check_options(wait_s, prefetch, processes, metrics_port)
         self.processes = processes
         self._own = not isinstance(client, AsyncClient)
         self.client = client if isinstance(client, AsyncClient) else beside(client)

@@ -14,6 +14,7 @@ import httpx
 
 from shared.console.merging import Place
 from shared.errors import Unavailable
+from shared.ids import ShardNo
 
 LONGEST_S: Final = 31 * 24 * 3_600.0
 _ANSWER_S: Final = 10.0
@@ -142,7 +143,7 @@ def expression(metric: str, by: str, where: dict[str, str], step_s: float) -> st
 
 
 def _place(metric: str, by: str, where: dict[str, str], labels: dict[str, str]) -> Place:
-    shard = int(labels["shard"]) if by == "shard" else None
+    shard = ShardNo(int(labels["shard"])) if by == "shard" else None
     named = by == "topic" or "topic" in where
     namespace, topic = ({**where, **labels}.get(name) if named else None for name in ("namespace", "topic"))
     return Place(metric, shard, namespace, topic)

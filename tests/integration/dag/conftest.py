@@ -47,10 +47,16 @@ async def _empty(database: Database) -> None:
 
 
 @pytest.fixture
-async def world(dag_database: Database) -> AsyncIterator[DagWorld]:
-    """Each test its own service; every one ends with an audit of counters against facts."""
+async def empty_database(dag_database: Database) -> Database:
+    """That database, without what tests before this one have left in it."""
     await _empty(dag_database)
-    made = DagWorld(dag_database, FakeQueue())
+    return dag_database
+
+
+@pytest.fixture
+async def world(empty_database: Database) -> AsyncIterator[DagWorld]:
+    """Each test its own service; every one ends with an audit of counters against facts."""
+    made = DagWorld(empty_database, FakeQueue())
     try:
         yield made
         await made.audit()

@@ -24,10 +24,10 @@ BYTES_MAX = 24 * AT_ONCE + 600 * 2 * WIDTH
 
 
 @pytest.fixture
-async def world(dag_database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DagWorld]:
+async def world(empty_database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DagWorld]:
     monkeypatch.setattr(json_body, "BYTES_AT_ONCE_MAX", 2_048)
     monkeypatch.setattr(topological_orders, "_EDGES_AT_ONCE_MAX", AT_ONCE)
-    made = DagWorld(dag_database, FakeQueue(), edges_at_once_max=AT_ONCE)
+    made = DagWorld(empty_database, FakeQueue(), edges_at_once_max=AT_ONCE)
     yield made
     await made.audit()
     await made.close()
