@@ -14,7 +14,7 @@ run and while items wait for them; what a handler returns is the item's output; 
 which the item's backoff and attempts decide (`Retry` and `Fail` say more). An item that says nothing of attempts
 is given up with its 20th, or as many as the task says. A worker outlives restarts of the services. SIGTERM and
 SIGINT drain it: it takes nothing more, hands back what it has not begun, lets handlers finish for `drain_s`, and
-hands back what is left, both at no cost of an attempt. A second signal does not wait. It logs as `headgate._worker`.
+hands back what is left, at no cost of an attempt. A second signal does not wait. It logs as `headgate._worker`.
 """
 
 import asyncio
