@@ -279,8 +279,9 @@ class Retry(Exception):
 class Throttled(Retry):
     """Raised in a handler that is told to slow down: nothing of the item's topic is delivered for `retry_after_s`.
 
-    With `key` that holds for the items with this `fairness_key` only. It holds for all workers, and for an hour at
-    most. The item comes again after `retry_after_s`; this delivery is not counted.
+    With `key` that holds for the items with this `fairness_key` only; the `key` with which a job was enqueued
+    names one job, and is another thing. It holds for all workers, and for an hour at most. The item comes again
+    after `retry_after_s`; this delivery is not counted.
     """
 
     def __init__(

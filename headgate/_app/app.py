@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
-from typing import Any, Concatenate, TypeVar, cast, overload
+from typing import Any, Concatenate, Final, NoReturn, TypeVar, cast, overload
 
 from headgate import wire
 from headgate._app.call import AddOptions, JobCall
@@ -237,12 +237,14 @@ class App(Sender):
         self._lifespan = function
         return function
 
-    def state(self, kind: type[T]) -> T:
-        """The default of a parameter that is given what the lifespan yields, or the part of it that is a `kind`:
+    @property
+    def state(self) -> "State":
+        """`app.state(Pool)` is the default of a parameter that is given what the lifespan yields, or the part of
+        it that is a `Pool`:
 
         async def resize(src: str, pool: Pool = app.state(Pool)) -> str: ...
         """
-        return cast(T, StateOf(kind))
+        return State(self)
 
     def flow(self, name: str, *, deadline_s: float | None = None, cancel_rest: bool = False) -> Flow:
         """A flow to add calls to. With `deadline_s` it fails when it takes longer; with `cancel_rest` the first
@@ -365,12 +367,49 @@ class App(Sender):
             return self._state
         parts = self._state.values() if isinstance(self._state, Mapping) else _attributes(self._state)
         found = [part for part in parts if isinstance(part, kind)]
+        if self._lifespan is None:
+            raise RuntimeError(
+                f"a function of {self!r} asks for a {kind.__name__}, and the app has no lifespan, which makes "
+                f"it:\n{_LIFESPAN}"
+            )
         if len(found) != 1:
             raise RuntimeError(
                 f"a function of {self!r} asks for a {kind.__name__}, of which its lifespan yields {len(found)}; "
                 "yield one, or an object or a dict that has one"
             )
         return found[0]
+
+
+_LIFESPAN: Final = """\
+    @app.lifespan
+    async def shared() -> AsyncIterator[Pool]:
+        async with Pool() as pool:
+            yield pool"""
+
+
+class State:
+    """What the lifespan has made, as functions ask for it; see `App.state`."""
+
+    __slots__ = ("_app",)
+
+    def __init__(self, app: App) -> None:
+        object.__setattr__(self, "_app", app)
+
+    def __call__(self, kind: type[T]) -> T:
+        return cast(T, StateOf(kind))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"the state of {self._app!r} has no {name!r}: a function asks for what the lifespan made by its type, "
+            f"`{name}: Pool = app.state(Pool)`; in a handler `job.state` is all of it"
+        )
+
+    def __setattr__(self, name: str, _value: Any) -> None:
+        raise AttributeError(
+            f"nothing is put into the state of {self._app!r}: what functions share, as {name!r}, its lifespan "
+            f"yields, in each worker:\n{_LIFESPAN}\nand a function asks for it by its type: "
+            f"`{name}: Pool = app.state(Pool)`"
+        )
 
 
 @contextlib.asynccontextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Typ
 
 from headgate._app.typed import loose
 from headgate._calls.elements import BackoffSpec
-from headgate.errors import WrongArguments
+from headgate.errors import JobFailed, WrongArguments
 from headgate.wire import Trigger
 
 if TYPE_CHECKING:
@@ -26,14 +26,16 @@ class JobOptions(TypedDict, total=False):
 
     delay_s, at: not before so many seconds, or that moment (with a time zone); up to 30 days ahead.
     priority: lower is served first; 0 by default.
-    key: the same key for the same function again is the same job, as long as its result is kept.
+    key: which job it is: the same key for the same function again is the same job, as long as its result is kept.
+        It is not the key of limits and of `Throttled(key=)`, which is the `fairness_key`.
     unique: with equal arguments (or the same `key`) one job at a time is queued or running; a second is the first.
     unique_for_s: with equal arguments no second job within so many seconds; the first one is answered.
     max_attempts: runs before it has failed.
     backoff: `{"base_s": 5}` waits 5, 10, 20, ... seconds between them.
     ttl_s: dropped if it has not begun so long after it was sent; its result raises.
     deadline_s: ended so long after it was sent, also while it runs; its result raises.
-    fairness_key: jobs of one key take turns with those of others; limits of keys and `Throttled(key=)` go by it.
+    fairness_key: whose job it is: jobs of one key take turns with those of others; limits of keys and
+        `Throttled(key=)` go by it.
     result: whether its result is kept; without, it costs what a bare item costs.
     headers: passed on with the item, as trace context; only without a result.
     """
@@ -103,6 +105,46 @@ class JobCall(Generic[R_co]):
     def decoded(self, value: Any) -> Any:
         """Its result from JSON."""
         return self.function.decoded(value)
+
+    def as_task(self, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a workflow asks for that calls it, and what of that must be the same on replay: all but what
+        `@app.job` says, which may change while runs go on.
+
+        Raises:
+            TypeError: it belongs in a flow, or has an option that means nothing in a workflow.
+        """
+        if type(self) is not JobCall:
+            raise TypeError(f"{self!r} makes a graph: await wf.dag(flow.dag())")
+        if any(references(self.arguments)):
+            raise TypeError(
+                f"an argument of {self!r} is a call: await that one first, or await wf.dag(flow.dag())"
+            )
+        if alien := sorted(self.options.keys() & _UNKNOWN_TO_WORKFLOWS):
+            raise TypeError(
+                f"a task of a workflow has no option {alien[0]!r}: it is one task of its run, by its key"
+            )
+        said = node_options(self.options, now)
+        compared = {"topic": self.function.topic, "payload": self.payload(_key_of_none), **said}
+        return {**self.function.settings.node_options(), **compared}, compared
+
+    def result_of(self, output: Any) -> R_co:
+        """Its result from a task's output.
+
+        Raises:
+            JobFailed: it is not of the function's type, or not in the output.
+        """
+        from headgate._app.results import opened
+
+        opening = opened(output)
+        try:
+            next(opening)
+        except StopIteration as found:
+            result: R_co = self.decoded(found.value)
+            return result
+        raise JobFailed(
+            f"the result of {self.function.name} is in the app's store, where a workflow cannot look: let it "
+            "return a reference, and read that in a step, await wf.run(load, reference)"
+        )
 
     def payload(self, keys: Callable[["JobCall[Any]"], str]) -> dict[str, Any]:
         """What the node carries; `keys` names the nodes of other calls."""
@@ -174,6 +216,14 @@ _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">=": lambda value, other: bool(value >= other),
     "in": lambda value, other: value in other,
 }
+
+
+# Of a job's options.
+_UNKNOWN_TO_WORKFLOWS: Final = frozenset({"key", "unique", "unique_for_s", "result", "headers"})
+
+
+def _key_of_none(call: JobCall[Any]) -> str:
+    raise AssertionError(f"{call!r} has no node here")
 
 
 def condition_of(when: "JobCall[Any] | Value | Condition") -> Condition:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,11 +26,13 @@ from headgate import wire
 from headgate._app.call import AddOptions, JobCall, JobOptions, references, without_calls
 from headgate._app.flow import Flow
 from headgate._app.handle import JobHandle
+from headgate._app.results import sealed
 from headgate._app.typed import Signature, faults
 from headgate._calls.elements import BackoffSpec
 from headgate._calls.verbs import present
 from headgate._worker.job import Job
 from headgate.errors import JobFailed, WrongArguments
+from headgate.workflow.mocks import finished
 
 if TYPE_CHECKING:
     from headgate._app.app import App
@@ -248,6 +251,19 @@ class JobFunction(Generic[P, R, Q, C]):
             raise JobFailed(
                 f"the result of {self.name} is not of the type that it is annotated with here: {faults(error)}"
             ) from None
+
+    def in_test(self, output: Any) -> Callable[[Any], Any]:
+        """What a task of this function puts out, in the test of a workflow: `output`, or what that makes of the
+        arguments."""
+
+        def work(payload: Any) -> Any:
+            value = output
+            if callable(output):
+                args, kwargs = self.signature.call_with(self.signature.arguments.decode(payload["args"]), {})
+                value = finished(partial(output, *args, **kwargs))
+            return sealed(self.signature.result.encode({"value": value})["value"])
+
+        return work
 
     def encode_some(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Some of the arguments as JSON, whatever the others are; raises WrongArguments."""

@@ -10,7 +10,7 @@
 This package is the core, without I/O: it imports nothing but the standard library. `loop` is an event loop that
 is a function of what it is given, `context` what code gets as `wf`, `replay` feeds events to code, collects what
 it asks for and compares that with the record; `completing` awaits in the order of ends;
-`asked` is what has not ended, `mailbox` the signals that wait, and
+`ending` is how code has ended, `asked` what has not, `mailbox` the signals that wait, and
 `updates` those that are answered, `collector` looks for garbage later; `events` and `commands` are what goes in
 and out, `turns` is the commit that carries commands to the service; `lines` tells where in the code.
 `memory` is a run as the service keeps it, in

@@ -8,7 +8,19 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMap
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypedDict, TypeVar, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 from uuid import UUID
 
 from headgate.workflow.commands import Place, canonical
@@ -21,6 +33,7 @@ if TYPE_CHECKING:
     from headgate.workflow.replay import Replay
 
 T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
 
 # From then on a run had better go on as a new one.
 CONTINUE_AT_EVENTS: Final = 10_000
@@ -88,6 +101,28 @@ class Graph(Protocol):
     def within(self) -> dict[str, Any]: ...
 
 
+class TypedCall(Protocol[R_co]):
+    """A call of a function of an `App`: `charge.call(cents=250)`."""
+
+    def as_task(self, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What is asked for, `topic` and `payload` among it; and what of it replay compares."""
+        ...
+
+    def result_of(self, output: Any) -> R_co:
+        """What a task's output stands for."""
+        ...
+
+
+class Asking(NamedTuple):
+    """A task that is about to be asked for: its topic, its spec and what of that is compared, as canonical JSON,
+    and what makes its result of its output."""
+
+    topic: str
+    text: str
+    compared: str | None = None
+    decoded: Callable[[Any], Any] | None = None
+
+
 def _named(topic: str) -> str:
     """By what the keys of a topic's tasks begin: no other kind's do."""
     return f"item:{topic}" if topic == TIMER else topic
@@ -142,22 +177,69 @@ class Workflow:
 
     # Work
 
-    def call(self, topic: str, payload: Any = None, **options: Unpack[CallOptions]) -> Coroutine[Any, Any, Any]:
+    @overload
+    def call(self, topic: TypedCall[T]) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def call(
+        self, topic: str, payload: Any = None, **options: Unpack[CallOptions]
+    ) -> Coroutine[Any, Any, Any]: ...
+    def call(
+        self, topic: str | TypedCall[Any], payload: Any = None, **options: Unpack[CallOptions]
+    ) -> Coroutine[Any, Any, Any]:
         """Have a task done by whoever works on `topic`, and await its output. If the await is cancelled, so is it.
+
+        In the place of a topic may stand a call of an `App`'s function, `wf.call(charge.call(cents=250))`: its
+        result is of the type that the function is annotated with. Options are then `charge.options(...)`.
 
         Raises:
             NodeFailed: it has no attempts left, or was cancelled.
+            JobFailed: the function's result is not of its type.
         """
-        spec = _item(topic, payload, options)
-        return self._run.ask_and_wait("item", _named(topic), spec, _place())
+        place = _place()
+        asking = self._asking(topic, payload, options)
+        return self._run.ask_and_wait(
+            "item", _named(asking.topic), asking.text, place, compared=asking.compared, decoded=asking.decoded
+        )
 
-    def fork(self, topic: str, payload: Any = None, **options: Unpack[CallOptions]) -> Coroutine[Any, Any, str]:
+    @overload
+    def fork(self, topic: TypedCall[Any]) -> Coroutine[Any, Any, str]: ...
+    @overload
+    def fork(
+        self, topic: str, payload: Any = None, **options: Unpack[CallOptions]
+    ) -> Coroutine[Any, Any, str]: ...
+    def fork(
+        self, topic: str | TypedCall[Any], payload: Any = None, **options: Unpack[CallOptions]
+    ) -> Coroutine[Any, Any, str]:
         """The first half of `call`: the id of a task that is being done. It is made as the turn ends; a run that
         ends cancels what it has not joined."""
-        return self._fork(_item(topic, payload, options), topic, _place())
+        place = _place()
+        return self._fork(self._asking(topic, payload, options), place)
 
-    async def _fork(self, spec: str, topic: str, place: Place) -> str:
-        return self._run.ask("item", _named(topic), spec, place, forked=True)
+    async def _fork(self, asking: Asking, place: Place) -> str:
+        return self._run.ask(
+            "item",
+            _named(asking.topic),
+            asking.text,
+            place,
+            forked=True,
+            compared=asking.compared,
+            decoded=asking.decoded,
+        )
+
+    def _asking(self, topic: str | TypedCall[Any], payload: Any, options: CallOptions) -> Asking:
+        if isinstance(topic, str):
+            return Asking(topic, _item(topic, payload, options))
+        if not hasattr(topic, "as_task"):
+            raise TypeError(
+                f"a workflow calls a topic, or a function's call, like charge.call(cents=250), not {topic!r}"
+            )
+        if payload is not None or options:
+            raise TypeError(
+                f"{topic!r} has its arguments already, and options by charge.options(max_attempts=5).call(...)"
+            )
+        spec, compared = topic.as_task(self._run.now)
+        what = f"what {topic!r} sends"
+        return Asking(spec["topic"], canonical(spec, what), canonical(compared, what), topic.result_of)
 
     async def join(self, task_id: str) -> Any:
         """The other half: its output, awaited. A cancelled `join` leaves the task as it is.

@@ -20,13 +20,14 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from headgate.workflow.asked import Asked, nearest
+from headgate.workflow.asked import Asked, Decoded, nearest
 from headgate.workflow.collector import collector_paused
 from headgate.workflow.commands import Command, Place, canonical
-from headgate.workflow.context import TIMER, ContinueAsNew, Workflow, refuse_outside
+from headgate.workflow.context import TIMER, Workflow, refuse_outside
+from headgate.workflow.ending import end_of
 from headgate.workflow.errors import Mismatch, Nondeterministic, Refused, UnknownEvent
 from headgate.workflow.events import ENDS, NODES, RECORDS, Event
-from headgate.workflow.lines import last_line, raised_at, takes_input, text_of, user_place, where_waits
+from headgate.workflow.lines import last_line, takes_input, user_place, where_waits
 from headgate.workflow.loop import TimerHandle, new_loop
 from headgate.workflow.mailbox import Mailbox, Told
 from headgate.workflow.updates import Handler, Updates, Validator, answered
@@ -273,7 +274,7 @@ class Replay:
         if (refused := self.updates.refused) is not None:
             raise Nondeterministic(f"{refused} ({last_line(refused)})") from refused
         if self._main.done() and self.end is None:
-            self.end = self._ended(self._main)
+            self.end = end_of(self.function, self._main, self.told)
             self._made["end", ""] = self.end
             self.loop.close_tasks()
 
@@ -283,25 +284,6 @@ class Replay:
                 return self.loop.run()
             except SystemExit:  # its task has ended with it
                 continue
-
-    def _ended(self, main: "asyncio.Task[Any]") -> Command:
-        place = self.function.__code__, self.function.__code__.co_firstlineno
-        if main.cancelled():
-            return Command("end", "", canonical({"state": "cancelled"}), self.told, place)
-        error = main.exception()
-        if error is None:
-            try:
-                text = canonical({"state": "succeeded", "output": main.result()}, "what the workflow returned")
-                return Command("end", "", text, self.told, place)
-            except TypeError as unfit:
-                error = unfit
-        if isinstance(error, ContinueAsNew):
-            return Command("end", "", error.input, self.told, place)
-        if isinstance(error, Refused):
-            raise Nondeterministic(f"{error} ({last_line(error)})") from error
-        text = canonical({"state": "failed", "error": text_of(error)})
-        # Only the kind is compared: its text may hold lines and addresses.
-        return Command("end", "", text, self.told, raised_at(error) or place, f"failed {type(error).__name__}")
 
     # What the code asks for; called by its `Workflow`
 
@@ -326,10 +308,15 @@ class Replay:
         call: Callable[[], Any] | None = None,
         *,
         forked: bool = False,
+        compared: str | None = None,
+        decoded: Decoded = None,
     ) -> str:
-        """Ask for a node, of the next number of this name; its key."""
+        """Ask for a node, of the next number of this name; its key. `compared` is what of it is compared where
+        that is not all, `decoded` makes its result of its output."""
         self.check_in_task()
-        return self._add(kind, base, text, place, call, forked=forked)
+        key = self._add(kind, base, text, place, call, forked=forked, compared=compared)
+        self._asked[key].decoded = decoded
+        return key
 
     def _add(
         self,
@@ -340,10 +327,11 @@ class Replay:
         call: Callable[[], Any] | None = None,
         *,
         forked: bool = False,
+        compared: str | None = None,
     ) -> str:
         number = self._counts[base] = self._counts.get(base, 0) + 1
         key = f"{base}#{number}"
-        command = Command(kind, key, text, self.told, place)
+        command = Command(kind, key, text, self.told, place, compared)
         command.call = call
         self._made[kind, key] = command
         if kind == "step":
@@ -352,9 +340,17 @@ class Replay:
         return key
 
     async def ask_and_wait(
-        self, kind: str, base: str, text: str, place: Place, call: Callable[[], Any] | None = None
+        self,
+        kind: str,
+        base: str,
+        text: str,
+        place: Place,
+        call: Callable[[], Any] | None = None,
+        *,
+        compared: str | None = None,
+        decoded: Decoded = None,
     ) -> Any:
-        asked = self._asked[self.ask(kind, base, text, place, call)]
+        asked = self._asked[self.ask(kind, base, text, place, call, compared=compared, decoded=decoded)]
         waiter = self.loop.create_future()
         asked.waiters.append(waiter)
         try:

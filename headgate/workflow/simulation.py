@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from headgate.workflow.commands import Command, canonical
 from headgate.workflow.events import Event, markers_of
@@ -42,6 +42,15 @@ HANDLES_MAX: Final = 10_000_000
 
 class Stalled(AssertionError):
     """Nothing can happen any more, and the workflow still waits."""
+
+
+@runtime_checkable
+class _TypedFunction(Protocol):
+    """A function of an `App`."""
+
+    topic: str
+
+    def in_test(self, output: Any) -> Callable[[Any], Any]: ...
 
 
 @dataclass(slots=True)
@@ -83,14 +92,18 @@ class Simulation:
         takes_s: float = 0.0,
         workflow: Callable[..., Any] | None = None,
     ) -> "Simulation":
-        """What happens to a task of this topic, a step of this function (or name), a child of this type.
+        """What happens to a task of this topic, a step of this function (or name), a child of this type; or to
+        calls of an `App`'s function, whose output is given as it returns it.
 
         output: its output, or a function of its payload (or arguments) that makes it, or raises.
         fails: so many attempts fail before; where it has no more attempts than that, it fails.
         takes_s: each attempt takes so long.
         workflow: a child runs this, with the same mocks.
         """
-        name = what if isinstance(what, str) else what.__name__
+        if isinstance(what, _TypedFunction):
+            name, output = what.topic, what.in_test(output)
+        else:
+            name = what if isinstance(what, str) else what.__name__
         self._mocks[name] = Mock(output, fails, error, takes_s, workflow)
         self._played = None
         return self

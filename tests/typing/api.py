@@ -184,7 +184,9 @@ async def workflows(wf: Workflow) -> str:
     assert_type(wf.now(), datetime)
     assert_type(wf.patched("new way"), bool)
     assert_type(await wf.start("report"), dict[str, str])
-    await wf.call("work", max_attemps=3)  # type: ignore[call-arg]
+    await wf.call("work", max_attemps=3)  # type: ignore[call-overload]
+    assert_type(await wf.call(resize.call("a")), str)
+    assert_type(await wf.call(stitch.options(priority=1).call(["a"], title="summer")), bytes)
     await wf.child("report", idd="r")  # type: ignore[call-arg]
     worker = Worker()
     same: Callable[[Workflow], Coroutine[Any, Any, str]] = worker.workflow("order")(workflows)

@@ -7,12 +7,13 @@ import secrets
 import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headgate import AsyncClient, Dag, Job, NodeFailed, Worker, Workflow
+from headgate import App, AsyncClient, Client, Dag, Job, NodeFailed, Worker, Workflow
 from headgate._cli import program as cli
 from headgate._cli.workflow import function_named
 from headgate.testing import replay
@@ -113,6 +114,34 @@ async def test_calls_steps_graphs_timers_and_signals(shop: Shop) -> None:
     history = await run.history()
     assert [event["event"] for event in history["events"]] == list(range(1, len(history["events"]) + 1))
     replay(history, everything)
+
+
+async def test_a_workflow_calls_functions_of_an_app_as_they_are_typed(stack: Stack) -> None:
+    client = Client(queue_url=stack.queue_url, dag_url=stack.dag_url, namespace=f"wf-{secrets.token_hex(4)}")
+    app = App(client=client)
+
+    @app.job(max_attempts=3, backoff={"base_s": 0.01})
+    def due(job: Job, day: date, days: int = 1) -> date:
+        if job.attempt == 1:
+            raise OSError("not yet")
+        return day + timedelta(days=days)
+
+    @app.workflow("invoice")
+    async def invoice(wf: Workflow, day: str) -> str:
+        first = await wf.call(due.call(date.fromisoformat(day), days=30))
+        task = await wf.fork(due.options(priority=1).call(first))
+        return ((await wf.join(task)) + timedelta(days=1)).isoformat()
+
+    worker = app.worker(drain_s=2, wait_s=2)
+    async with asyncio.timeout(60):
+        working = asyncio.create_task(worker.run(signals=False))
+        run = await app.async_client.workflows.start("invoice", "2026-01-01")
+        ended = await run.wait(timeout_s=30)
+        assert (ended.state, ended.output) == ("succeeded", "2026-02-02"), ended
+        worker.stop()
+        await working
+    await app.aclose()
+    app.close()
 
 
 async def test_children_graphs_with_workflows_and_what_runs_send_each_other(shop: Shop) -> None:

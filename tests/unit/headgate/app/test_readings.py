@@ -113,6 +113,27 @@ def test_a_lifespan_that_is_none_says_what_one_is() -> None:
         pass
 
 
+def test_what_is_put_into_the_state_of_an_app_says_what_to_do() -> None:
+    other = App("lifespans")
+    with pytest.raises(AttributeError, match=r"(?s)'pool'.*@app\.lifespan.*yield pool.*pool: Pool = app\.state"):
+        other.state.pool = Pool()  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"`pool: Pool = app\.state\(Pool\)`"):
+        _ = other.state.pool
+
+
+def test_a_function_that_asks_for_what_no_lifespan_makes_says_so() -> None:
+    other = App("lifespans")
+    shared = other.state(Pool)
+
+    @other.job
+    def kind(pool: Pool = shared) -> str:
+        return type(pool).__name__
+
+    why = r"(?s)asks for a Pool, and the app has no lifespan.*@app\.lifespan"
+    with pytest.raises(RuntimeError, match=why), other.testing():
+        pass
+
+
 def _nested() -> Any:
     inner = app.flow("inner")
     inner.add(add.call(1))
