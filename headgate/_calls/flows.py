@@ -225,7 +225,8 @@ def _with_ids(items: Sequence[Item], nameless: Sequence[int], shards: Shards) ->
 
 
 def _nameless(item: Item) -> bool:
-    return all(item.get(name) is None for name in ("id", "idempotency_key", "affinity"))
+    get = item.get
+    return get("id") is None and get("idempotency_key") is None and get("affinity") is None
 
 
 def _elsewhere(result: Result) -> bool:

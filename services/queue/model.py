@@ -98,16 +98,14 @@ class NewItems(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PlainItem(msgspec.Struct, forbid_unknown_fields=True):
-    """One element of an enqueue call that uses only the common fields and leaves the id to the service."""
+    """One element of an enqueue call that uses only the common fields. Of a call all have ids by their caller,
+    canonical ones of one shard, or none has."""
 
     topic: str
     payload: msgspec.Raw = NULL
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
     lease_s: Annotated[float, msgspec.Meta(ge=1, le=LEASE_S_MAX)] = LEASE_S
-
-    @property
-    def id(self) -> None:
-        """Its caller gave none."""
+    id: str | None = None
 
 
 class PlainItems(msgspec.Struct, forbid_unknown_fields=True):
@@ -124,6 +122,13 @@ class PlainPart(NamedTuple):
     lease_s: float
     payloads: str
     places: Sequence[int]
+
+
+class PlainCall(NamedTuple):
+    """A call of plain items, by their kinds; the ids that its caller gave them, in the call's order, if it did."""
+
+    parts: Sequence[PlainPart]
+    ids: Sequence[str] | None = None
 
 
 # Namespace, topic, priority and lease_s of a plain item.

@@ -7,6 +7,7 @@ _LEAVE_BEHIND = "migrations/queue/functions/leave_behind.sql"
 _LEASES = "services/queue/store/sql/leases.sql"
 _OPERATIONS = "services/queue/store/sql/operations.sql"
 _PLAIN = "services/queue/store/sql/plain_enqueues.sql"
+_REFUSE_KNOWN = "migrations/queue/functions/refuse_known.sql"
 _RETENTION = "services/queue/store/sql/retention.sql"
 _TAKE_BACK_ENDED = "migrations/queue/functions/take_back_ended.sql"
 
@@ -17,7 +18,7 @@ _CONTRACT_CANCEL = "contract/test_queue_revive_cancel.py"
 _CONTRACT_OPERATIONS = "contract/test_queue_operations.py"
 _HANDED = "integration/queue/test_direct_handoff_guards.py"
 _INTERLEAVED = "integration/queue/test_interleaved.py"
-_SHORT = "integration/queue/test_named_enqueue.py::test_the_short_statement_writes_what_the_general_one_does"
+_NOT_NEW = "integration/queue/test_named_enqueue.py::test_one_that_is_not_new_is_answered_alone"
 
 MUTATIONS = (
     Mutation(
@@ -34,7 +35,7 @@ MUTATIONS = (
         _ITEMS,
         "time_ms BETWEEN at_ms - $16::bigint AND at_ms + $17::bigint",
         "time_ms BETWEEN 0 * $16::bigint AND at_ms + $17::bigint",
-        (_SHORT,),
+        (_NOT_NEW,),
     ),
     Mutation(
         "enqueue-future-ids",
@@ -42,31 +43,58 @@ MUTATIONS = (
         _ITEMS,
         "time_ms BETWEEN at_ms - $16::bigint AND at_ms + $17::bigint",
         "time_ms BETWEEN at_ms - $16::bigint AND 2 * at_ms + $17::bigint",
-        (_SHORT,),
+        (_NOT_NEW,),
     ),
     Mutation(
         "enqueue-named-old-ids",
         "an id older than the window is refused, also of an item with nothing rarer",
-        _PLAIN,
-        "time_ms BETWEEN at_ms - $10::bigint AND at_ms + $11::bigint",
-        "time_ms BETWEEN 0 * $10::bigint AND at_ms + $11::bigint",
+        _REFUSE_KNOWN,
+        "first_id >= (lpad(to_hex(at_ms - window_ms)",
+        "first_id >= (lpad(to_hex(0 * window_ms)",
         (f"{_CONTRACT_IDS}::test_an_old_id_is_refused_unless_it_is_known",),
     ),
     Mutation(
         "enqueue-named-future-ids",
         "an id of the future is refused, also of an item with nothing rarer",
-        _PLAIN,
-        "time_ms BETWEEN at_ms - $10::bigint AND at_ms + $11::bigint",
-        "time_ms BETWEEN at_ms - $10::bigint AND 2 * at_ms + $11::bigint",
+        _REFUSE_KNOWN,
+        "last_id < (lpad(to_hex(at_ms + ahead_ms + 1)",
+        "last_id < (lpad(to_hex(2 * at_ms + ahead_ms + 1)",
         (f"{_CONTRACT_IDS}::test_an_id_of_the_future_is_refused",),
     ),
     Mutation(
         "enqueue-named-ended-ids",
         "an item that has ended does not come again, also with nothing rarer",
-        _PLAIN,
-        "take_back_ended(r.ids) AS t)",
-        "take_back_ended(NULL) AS t)",
+        _REFUSE_KNOWN,
+        "EXISTS (SELECT FROM ended WHERE ended.id >= first_id AND ended.id <= last_id)",
+        "false",
         (f"{_CONTRACT_IDS}::test_a_duplicate_never_runs_again_after_its_end",),
+    ),
+    Mutation(
+        "enqueue-named-rotated-ids",
+        "an item that ended before the last rotation does not come again, also with nothing rarer",
+        _REFUSE_KNOWN,
+        "EXISTS (SELECT FROM ended_old WHERE ended_old.id >= first_id AND ended_old.id <= last_id)",
+        "false",
+        ("integration/queue/test_lost_answers.py::test_a_retried_enqueue_of_an_item_that_was_acked_meanwhile",),
+    ),
+    Mutation(
+        "enqueue-named-acked-together",
+        "items that were acked together do not come again, also with nothing rarer",
+        _REFUSE_KNOWN,
+        "AND acked.ids[1] <= last_id AND",
+        "AND false AND",
+        (f"{_CONTRACT_IDS}::test_ids_that_are_acked_together_never_run_again",),
+    ),
+    Mutation(
+        "enqueue-named-looks-last",
+        "an enqueue that waited for the end of the same id sees that end",
+        _PLAIN,
+        "(SELECT count(*) FROM inserted))",
+        "0::bigint)",
+        (
+            "integration/queue/test_lost_answers.py"
+            "::test_a_retry_that_waits_for_the_ack_of_several_sees_what_it_leaves",
+        ),
     ),
     Mutation(
         "enqueue-void-ack-topics",

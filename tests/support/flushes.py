@@ -12,6 +12,7 @@ async def together(host: QueueHost, calls: Sequence[Coroutine[Any, Any, Any]]) -
     process = host.process
     batchers = [
         *process.enqueues.general.flushes.values(),
+        *process.enqueues.named.flushes.values(),
         *process.ack_flushes.flushes.values(),
         *process.revives.flushes.values(),
     ]

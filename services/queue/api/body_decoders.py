@@ -31,6 +31,7 @@ from services.queue.settings import QueueSettings
 from shared.errors import FieldError, invalid
 from shared.http import json_body
 from shared.http.edge import validate
+from shared.ids import are_canonical, one_shard_of
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -69,8 +70,20 @@ def new_items(body: bytes, settings: QueueSettings, *, manages: bool = False) ->
 
 
 def _is_valid(items: list[PlainItem], items_max: int) -> bool:
-    """What the decoder has not judged: how many there are, and their topics."""
-    return 1 <= len(items) <= items_max and all(map(is_topic, {item.topic for item in items}))
+    """What the decoder has not judged: how many there are, their topics and ids."""
+    return (
+        1 <= len(items) <= items_max
+        and all(map(is_topic, {item.topic for item in items}))
+        and _are_plainly_named([item.id for item in items])
+    )
+
+
+def _are_plainly_named(ids: list[str | None]) -> bool:
+    """Whether no item has an id, or each a canonical one of the same shard."""
+    if ids.count(None) == len(ids):
+        return True
+    named = [item_id for item_id in ids if item_id is not None]
+    return len(named) == len(ids) and are_canonical(named) and one_shard_of(named) is not None
 
 
 def _fit_payloads(items: list[PlainItem], bytes_max: int) -> None:

@@ -1,4 +1,4 @@
-"""Calls whose elements differ in one text each, as most calls of many do: read as a whole.
+"""Calls whose elements differ in a text or an id each, as most calls of many do: read as a whole.
 
 A producer sends items of one topic, a consumer acks what it leased under one token: between the texts that differ
 the same bytes stand over and over. A body that is such a repetition to the byte is taken apart by it, and nothing
@@ -13,12 +13,12 @@ import struct
 import msgspec
 
 from services.queue.api.body_decoders import is_topic
-from services.queue.model import SEPARATOR, PlainAcks, PlainItem, PlainPart
+from services.queue.model import SEPARATOR, PlainAcks, PlainCall, PlainItem, PlainPart
 from services.queue.settings import QueueSettings
 from shared.errors import ServiceError
 from shared.fallback import Fallback
 from shared.http import json_body
-from shared.ids import ID_CHARS, are_canonical_text, canonical_token
+from shared.ids import ID_CHARS, are_canonical_text, canonical_token, one_shard_of
 
 
 def _spaced(*tokens: bytes) -> re.Pattern[bytes]:
@@ -32,10 +32,13 @@ _FIRST_ITEM = re.compile(_spaced(*_ITEMS).pattern + rb'(\{[^][{}\\]*?"payload"[ 
 _NEXT = _spaced(rb"\}", rb",").fullmatch
 _LAST = _spaced(rb"\}", rb"\]", rb"\}").fullmatch
 
-# The first ack: what stands before its id, and behind it with the token.
-_TO_ID, _TO_TOKEN = (
-    _spaced(*tokens).pattern for tokens in ((rb"\{", rb'"id"', rb":"), (rb",", rb'"lease_token"', rb":"))
+# The first ack: what stands before its id, and behind it with the token. What stands before an item's id, where
+# its caller gave it one: its payload, which ends there.
+_TO_ID, _TO_TOKEN, _TO_ITEM_ID = (
+    _spaced(*tokens).pattern
+    for tokens in ((rb"\{", rb'"id"', rb":"), (rb",", rb'"lease_token"', rb":"), (rb",", rb'"id"', rb":"))
 )
+_ITEM_ID = re.compile(rb'("%b")[0-9a-f-]{%d}"' % (_TO_ITEM_ID, ID_CHARS)).match
 _FIRST_ACK = re.compile(
     _spaced(*_ITEMS).pattern + rb'(%b")[0-9a-f-]{36}("%b"([0-9a-f-]{36})")' % (_TO_ID, _TO_TOKEN)
 ).match
@@ -60,11 +63,12 @@ _plain_item = msgspec.json.Decoder(PlainItem).decode
 _text = msgspec.json.Decoder(str).decode
 
 
-def items(body: bytes, settings: QueueSettings) -> PlainPart | Fallback:
-    """What an enqueue call asks for whose items are equal up to their payloads, which are texts and stand last."""
+def items(body: bytes, settings: QueueSettings) -> PlainCall | Fallback:
+    """What an enqueue call asks for whose items are equal up to their payloads, which are texts and stand last, or
+    before ids of one shard."""
     if len(body) < ALIKE_BYTES_MIN or settings.json_depth_max < _DEPTH:
         return SMALL
-    head, texts = _repeated(body)
+    head, texts, ids = _repeated(body)
     if not texts:
         return Fallback("shape")
     item = _known_heads.get(head) or _judged(head, settings)
@@ -78,25 +82,46 @@ def items(body: bytes, settings: QueueSettings) -> PlainPart | Fallback:
         joined = _BETWEEN.join(texts).decode()
     except (msgspec.MsgspecError, UnicodeError):
         return Fallback("text")
-    return PlainPart(item.topic, item.priority, item.lease_s, f'"{joined}"', range(len(texts)))
+    return PlainCall([PlainPart(item.topic, item.priority, item.lease_s, f'"{joined}"', range(len(texts)))], ids)
 
 
-def _repeated(body: bytes) -> tuple[bytes, list[bytes]]:
-    """What stands before the first item's payload, and all texts between repetitions of that; else none."""
+_NOT_REPEATED: tuple[bytes, list[bytes], None] = (b"", [], None)
+
+
+def _repeated(body: bytes) -> tuple[bytes, list[bytes], list[str] | None]:
+    """What stands before the first item's payload, all payloads and ids between repetitions of that; else none."""
     first = _FIRST_ITEM(body)
     if first is None or b"\\" in body:
-        return b"", []
+        return _NOT_REPEATED
     last = body.rfind(b'"')
     if first.end() > last or _LAST(body, last + 1) is None:
-        return b"", []
+        return _NOT_REPEATED
     head, start = first[1], first.end()
+    end = body.find(b'"', start)
+    named = _ITEM_ID(body, end)
+    end = end if named is None else named.end() - 1
     again = body.find(head, start)
     if again < 0:
-        return head, [body[start:last]]
-    end = body.find(b'"', start)
-    if _NEXT(body, end + 1, again) is None:
-        return b"", []
-    return head, body[start:last].split(body[end : again + len(head)] + b'"')
+        parts = [body[start:last]]
+    elif _NEXT(body, end + 1, again) is None:
+        return _NOT_REPEATED
+    else:
+        parts = body[start:last].split(body[end : again + len(head)] + b'"')
+    return (head, parts, None) if named is None else _named(head, parts, named[1])
+
+
+def _named(head: bytes, parts: list[bytes], between: bytes) -> tuple[bytes, list[bytes], list[str] | None]:
+    """Payloads and ids of parts that are a payload, what stands between the two, and an id each."""
+    behind = len(between) + ID_CHARS
+    ends = b"".join([part[-behind:] for part in parts])
+    if len(ends) != behind * len(parts):
+        return _NOT_REPEATED
+    ids = [item_id for (item_id,) in struct.iter_unpack(f"{len(between)}x{ID_CHARS}s", ends)]
+    text = b"".join(ids)
+    if ends != between + between.join(ids) or not are_canonical_text(text):
+        return _NOT_REPEATED
+    found = list(map(bytes.decode, ids))
+    return _NOT_REPEATED if one_shard_of(found) is None else (head, [part[:-behind] for part in parts], found)
 
 
 def _judged(head: bytes, settings: QueueSettings) -> PlainItem | None:
@@ -107,7 +132,7 @@ def _judged(head: bytes, settings: QueueSettings) -> PlainItem | None:
         item = _plain_item(text)
     except (msgspec.MsgspecError, UnicodeError, ServiceError):
         return None
-    if not is_topic(item.topic):
+    if not is_topic(item.topic) or item.id is not None:
         return None
     if len(head) <= HEAD_BYTES_MAX:
         if len(_known_heads) >= KNOWN_HEADS_MAX:

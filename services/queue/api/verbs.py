@@ -62,12 +62,12 @@ class Verbs:
         """Take items in. One result per item, in order; `refused` elements say why."""
         enter(call.namespace, call.caller, "enqueue")
         tenant = None if call.caller.is_dag_service else self._process.quotas.of(call.namespace)
-        part = uniform_bodies.items(call.body, self._settings) if tenant is None else uniform_bodies.SMALL
-        if not isinstance(part, Fallback):
-            _check_topic(part.topic, call.caller)
-            return 201, _answer(await self._process.enqueues.enqueue_plain(call.namespace, [part]))
-        if part is not uniform_bodies.SMALL:
-            part.counted("enqueue")
+        plain = uniform_bodies.items(call.body, self._settings) if tenant is None else uniform_bodies.SMALL
+        if not isinstance(plain, Fallback):
+            _check_topic(plain.parts[0].topic, call.caller)
+            return 201, _answer(await self._process.enqueues.enqueue_plain(call.namespace, plain))
+        if plain is not uniform_bodies.SMALL:
+            plain.counted("enqueue")
         items = body_decoders.new_items(call.body, self._settings, manages=call.caller.is_dag_service)
         _check_topics(items, call.caller)
         if tenant is None:

@@ -144,6 +144,11 @@ class Dispatch:
         lines = self._offerable(shard, [ref.topic_id for ref in refs if ref is not None], entries)
         return Handing(lines, {}, self.give_back, entries)
 
+    def is_awaited(self, shard: ShardNo, topics: Iterable[tuple[str, str]], entries: int) -> bool:
+        """Whether `handing_of` may have something to offer."""
+        lines = (self._lines.get(pair) for pair in topics)
+        return entries <= HANDED_ENTRIES_MAX and any(line is not None and line.waiting for line in lines)
+
     def _offerable(
         self, shard: ShardNo, topic_ids: Iterable[TopicId], entries: int
     ) -> Sequence[tuple[TopicId, Line]]:

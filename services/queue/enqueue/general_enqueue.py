@@ -6,8 +6,9 @@ Every id may have come before, and have ended since; so a flush asks what became
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 from prometheus_client import Counter
@@ -66,7 +67,7 @@ class GeneralEnqueues:
         """Serve one more shard."""
         limits = self._settings.flush_limits
         self._enqueued[store.number] = ENQUEUED.labels(store.number)
-        self.flushes[store.number] = Batcher(self._enqueuer(store), limits, Urgency.ENQUEUE, store.pool)
+        self.flushes[store.number] = Batcher(partial(self.flush, store), limits, Urgency.ENQUEUE, store.pool)
         self._stores[store.number] = store
 
     async def enqueue(self, namespace: str, items: list[NewItem], caller: Caller) -> list[Result]:
@@ -187,32 +188,30 @@ class GeneralEnqueues:
         await store.names.make(pairs)
         return new_rows(store, call.namespace, items, call.caller, call.as_of)
 
-    def _enqueuer(self, store: Store) -> Callable[[list[NewRow]], Awaitable[list[Result]]]:
-        async def flush(rows: list[NewRow]) -> list[Result]:
-            # Of an id that comes twice the first counts, whoever's it is: the statement would take any of them.
-            first: dict[str, NewRow] = {}
-            for row in rows:
-                first.setdefault(row.id, row)
-            unique = list(first.values())
-            topics = {row.kind.topic for row in unique if not row.waits}
-            with self._dispatch.handing_of(store.number, topics, len(unique)) as handing:
-                flushed = await handing.flush(lambda offers: store.enqueue(unique, offers))
-                handing.hand(flushed.handed)
-            await self._dispatch.place_lanes(store.number)
-            if flushed.taken is None and len(unique) == len(rows):
-                self._tell_enqueued(store, rows, flushed)
-                return [Result(row.id, "enqueued") for row in rows]
-            taken = set(first if flushed.taken is None else flushed.taken)
-            new = [row for row in unique if row.id in taken]
-            self._tell_enqueued(store, new, flushed)
-            with something_done():
-                known = await store.known([row.id for row in rows if row.id not in taken])
-                # Asked here, since nothing was written in the topic of an item that only repeats another.
-                namespaces = {row.kind.topic[0] for row in rows}
-                namespace_ids = {name: await store.names.namespace_id(name) for name in namespaces}
-            return [self._outcome(row, taken, known, namespace_ids[row.kind.topic[0]], flushed) for row in rows]
-
-        return flush
+    async def flush(self, store: Store, rows: Sequence[NewRow]) -> list[Result]:
+        """Take in rows of several calls, of one shard; a result each."""
+        # Of an id that comes twice the first counts, whoever's it is: the statement would take any of them.
+        first: dict[str, NewRow] = {}
+        for row in rows:
+            first.setdefault(row.id, row)
+        unique = list(first.values())
+        topics = {row.kind.topic for row in unique if not row.waits}
+        with self._dispatch.handing_of(store.number, topics, len(unique)) as handing:
+            flushed = await handing.flush(lambda offers: store.enqueue(unique, offers))
+            handing.hand(flushed.handed)
+        await self._dispatch.place_lanes(store.number)
+        if flushed.taken is None and len(unique) == len(rows):
+            self._tell_enqueued(store, rows, flushed)
+            return [Result(row.id, "enqueued") for row in rows]
+        taken = set(first if flushed.taken is None else flushed.taken)
+        new = [row for row in unique if row.id in taken]
+        self._tell_enqueued(store, new, flushed)
+        with something_done():
+            known = await store.known([row.id for row in rows if row.id not in taken])
+            # Asked here, since nothing was written in the topic of an item that only repeats another.
+            namespaces = {row.kind.topic[0] for row in rows}
+            namespace_ids = {name: await store.names.namespace_id(name) for name in namespaces}
+        return [self._outcome(row, taken, known, namespace_ids[row.kind.topic[0]], flushed) for row in rows]
 
     def _outcome(
         self,

@@ -9,11 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain, repeat
+from typing import cast
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.enqueue.placement import Placement
-from services.queue.model import SEPARATOR, Even, Key, Kind, PlainItem, PlainPart, Result, TopicId, refused
+from services.queue.model import (
+    SEPARATOR,
+    Even,
+    Key,
+    Kind,
+    PlainCall,
+    PlainItem,
+    PlainPart,
+    Result,
+    TopicId,
+    refused,
+)
 from services.queue.settings import QueueSettings
+from services.queue.store.enqueue import Enqueued
 from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
 from shared.errors import Unavailable
@@ -22,7 +35,7 @@ from shared.metrics import ENQUEUED
 from shared.postgres.batcher import Batcher
 
 # Items of one kind, in order: their ids, and their payloads' JSON texts, joined.
-Entry = tuple[Kind, list[str], str]
+Entry = tuple[Kind, Sequence[str], str]
 
 
 class SimpleEnqueues:
@@ -61,15 +74,7 @@ class SimpleEnqueues:
     async def _enqueue_at(
         self, shard: ShardNo, namespace: str, parts: Sequence[PlainPart], ids: list[str]
     ) -> Even:
-        names = self._stores[shard].names
-        entries: list[Entry] = []
-        for topic, priority, lease_s, payloads, places in parts:
-            if names.known(namespace, topic) is None:
-                # Not in the flush, which would hold up others.
-                self._stores[shard].pool.admit()
-                await names.make([(namespace, part.topic) for part in parts])
-            mine = ids if len(parts) == 1 else [ids[i] for i in places]
-            entries.append(((namespace, topic, priority, lease_s), mine, payloads))
+        entries = await entries_of(self._stores[shard], namespace, parts, ids)
         texts = [part.payloads for part in parts]
         await self.flushes[shard].submit(entries, namespace, size=len(ids), texts=texts)
         return Even(ids, "enqueued")
@@ -78,33 +83,56 @@ class SimpleEnqueues:
         enqueued = ENQUEUED.labels(store.number)
 
         async def flush(entries: list[Entry]) -> list[None]:
-            calls = len(entries)
-            if len(entries) > 1:
-                entries = _joined(entries)
-            at, _, refs, _ = await store.enqueue_plain(entries)
-            topics: dict[TopicId, list[Key]] = {}
-            for (namespace, topic, priority, _), ids, _ in entries:
-                enqueued.inc(len(ids))
-                # As `Key(priority, at, id)` of each, at half its cost.
-                made = map(tuple.__new__, repeat(Key), zip(repeat(priority), repeat(at), ids))
-                topics.setdefault(refs[namespace, topic].topic_id, []).extend(made)
-            for topic_id, keys in topics.items():
-                self._dispatch.ready_in(store.number, topic_id, keys)
-            return [None] * calls
+            kinds = joined(entries)
+            enqueued.inc(tell_ready(self._dispatch, store, kinds, await store.enqueue_plain(kinds)))
+            return [None] * len(entries)
 
         return flush
 
 
-def _joined(entries: Sequence[Entry]) -> list[Entry]:
+async def entries_of(store: Store, namespace: str, parts: Sequence[PlainPart], ids: Sequence[str]) -> list[Entry]:
+    """A call's parts for a flush, whose topics have numbers then."""
+    entries: list[Entry] = []
+    for topic, priority, lease_s, payloads, places in parts:
+        if store.names.known(namespace, topic) is None:
+            # Not in the flush, which would hold up others.
+            store.pool.admit()
+            await store.names.make([(namespace, part.topic) for part in parts])
+        mine = ids if len(parts) == 1 else [ids[i] for i in places]
+        entries.append(((namespace, topic, priority, lease_s), mine, payloads))
+    return entries
+
+
+def tell_ready(dispatch: Dispatch, store: Store, entries: Sequence[Entry], flushed: Enqueued) -> int:
+    """A flush of these has been taken in as a whole: their keys are known from here on; how many they are."""
+    topics: dict[TopicId, list[Key]] = {}
+    for (namespace, topic, priority, _), ids, _ in entries:
+        # As `Key(priority, at, id)` of each, at half its cost.
+        made = map(tuple.__new__, repeat(Key), zip(repeat(priority), repeat(flushed.at), ids))
+        topics.setdefault(flushed.refs[namespace, topic].topic_id, []).extend(made)
+    for topic_id, keys in topics.items():
+        dispatch.ready_in(store.number, topic_id, keys)
+    return sum(map(len, topics.values()))
+
+
+def joined(entries: Sequence[Entry]) -> Sequence[Entry]:
     """One entry for each kind."""
+    if len(entries) == 1:
+        return entries
     kinds: dict[Kind, list[Entry]] = {}
     for entry in entries:
         kinds.setdefault(entry[0], []).append(entry)
-    joined: list[Entry] = []
+    found: list[Entry] = []
     for kind, parts in kinds.items():
         _, ids, payloads = zip(*parts, strict=True)
-        joined.append((kind, list(chain.from_iterable(ids)), SEPARATOR.join(payloads)))
-    return joined
+        found.append((kind, list(chain.from_iterable(ids)), SEPARATOR.join(payloads)))
+    return found
+
+
+def plain_call(items: Sequence[PlainItem]) -> PlainCall:
+    """A call's items by their kinds."""
+    ids = None if items[0].id is None else [cast("str", item.id) for item in items]
+    return PlainCall(parts_of(items), ids)
 
 
 def parts_of(items: Sequence[PlainItem]) -> list[PlainPart]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import accumulate, chain
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from asyncpg import Record
@@ -17,7 +16,7 @@ from asyncpg import Record
 from services.queue.model import Kind, NewRow, Offer, RareKind, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Handed
-from services.queue.store.item_kinds import are_plainly_named, columns, columns_of_named, pairs_of
+from services.queue.store.item_kinds import columns, pairs_of, plain_columns
 from services.queue.store.items import lock_keys
 from services.queue.store.names import SQL, Names, Pair, TopicRef
 from services.queue.store.offers import handed_of, offered
@@ -68,6 +67,14 @@ class Strangers(Exception):
         self.topic_ids = topic_ids
 
 
+# What `refuse_known` says of ids that are to be looked at one by one.
+NOT_NEW = "not new"
+
+
+class NotNew(Exception):
+    """Among ids by callers is one of an item that has ended, or out of its window; nothing was taken in."""
+
+
 class EnqueueStore:
     """The statements of one shard by which items come in."""
 
@@ -91,38 +98,41 @@ class EnqueueStore:
 
     async def enqueue(self, rows: Sequence[NewRow], offers: Sequence[Offer] = ()) -> Enqueued:
         """Take items in; ids that exist, ended or are out of their window are left out of `taken`."""
-        plainly = not offers and are_plainly_named(rows)
 
         async def ask(refs: Refs) -> Enqueued:
-            if plainly:
-                given = columns_of_named(rows, refs)
-                row = await self.pool.row(SQL.enqueue_named, **given, **self._ages)
-                return Enqueued(row["at"], row["taken"], refs)
             return _enqueued(await self.pool.row(SQL.enqueue, **self._arguments(rows, refs, offers)), refs)
 
         return await self._named(pairs_of(rows), ask)
 
     async def enqueue_plain(self, groups: Sequence[tuple[Kind, Sequence[str], str]]) -> Enqueued:
         """Take in plain items, whose ids were made here: (kind, ids, payloads joined)."""
-        kinds, ids, payloads = zip(*groups, strict=True)
-        namespaces, topics, priorities, lease_ss = zip(*kinds, strict=True)
-        pairs = list(zip(namespaces, topics, strict=True))
 
         async def ask(refs: Refs) -> Enqueued:
-            row = await self.pool.row(
-                SQL.enqueue_plain,
-                namespaces=namespaces,
-                topics=topics,
-                topic_ids=[refs[pair].topic_id for pair in pairs],
-                priorities=priorities,
-                lease_ss=lease_ss,
-                lasts=list(accumulate(map(len, ids))),
-                payloads=payloads,
-                ids=ids[0] if len(ids) == 1 else list(chain.from_iterable(ids)),
-            )
+            row = await self.pool.row(SQL.enqueue_plain, **plain_columns(groups, refs))
             return Enqueued(row["at"], None, refs)
 
-        return await self._named(pairs, ask)
+        return await self._named([kind[:2] for kind, _, _ in groups], ask)
+
+    async def enqueue_named(self, groups: Sequence[tuple[Kind, Sequence[str], str]]) -> Enqueued:
+        """As `enqueue_plain`, of ids by callers.
+
+        Raises:
+            NotNew: one of the ids has ended, or is out of its window; nothing was taken in.
+            Invalid: one of them exists, or a row is at fault; nothing was taken in.
+        """
+
+        async def ask(refs: Refs) -> Enqueued:
+            given = plain_columns(groups, refs)
+            bounds = {"first_id": min(given["ids"]), "last_id": max(given["ids"])}
+            try:
+                row = await self.pool.row(SQL.enqueue_named, **given, **bounds, **self._ages)
+            except Declined as error:
+                if error.detail == NOT_NEW:
+                    raise NotNew from None
+                raise
+            return Enqueued(row["at"], None, refs)
+
+        return await self._named([kind[:2] for kind, _, _ in groups], ask)
 
     async def enqueue_keyed(
         self,

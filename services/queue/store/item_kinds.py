@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
-from typing import cast
+from typing import Any, cast
 
-from services.queue.model import SEPARATOR, NewRow, RareKind
+from services.queue.model import SEPARATOR, Kind, NewRow, RareKind
 from services.queue.store.names import Pair, TopicRef
 
 _NO_TOPIC = (None, None)
@@ -46,29 +46,21 @@ def columns(rows: Sequence[NewRow], refs: Mapping[Pair, TopicRef]) -> dict[str, 
     }
 
 
-def are_plainly_named(rows: Sequence[NewRow]) -> bool:
-    """Whether all have ids by their callers, and give nothing else but the common fields."""
-    return all(row.ack_context is None for row in rows) and all(
-        kind.named and kind.extra is None and kind.ack_topic is None for kind in {row.kind for row in rows}
-    )
-
-
-def columns_of_named(rows: Sequence[NewRow], refs: Mapping[Pair, TopicRef]) -> dict[str, object]:
-    """As `columns`, the arguments of `enqueue_named`."""
-    members: dict[RareKind, list[NewRow]] = {}
-    for row in rows:
-        members.setdefault(row.kind, []).append(row)
-    ordered = rows if len(members) == 1 else list(chain.from_iterable(members.values()))
+def plain_columns(
+    groups: Sequence[tuple[Kind, Sequence[str], str]], refs: Mapping[Pair, TopicRef]
+) -> dict[str, Any]:
+    """The arguments of `enqueue_plain` for groups of plain items: (kind, ids, payloads joined)."""
+    kinds, ids, payloads = zip(*groups, strict=True)
+    namespaces, topics, priorities, lease_ss = zip(*kinds, strict=True)
     return {
-        "namespaces": [kind.topic[0] for kind in members],
-        "topics": [kind.topic[1] for kind in members],
-        "topic_ids": [refs[kind.topic].topic_id for kind in members],
-        "priorities": [kind.priority for kind in members],
-        "lease_ss": [kind.lease_s for kind in members],
-        "lasts": list(accumulate(map(len, members.values()))),
-        "payloads": [SEPARATOR.join([row.payload for row in part]) for part in members.values()],
-        "ids": [row.id for row in ordered],
-        "times_ms": [row.time_ms for row in ordered],
+        "namespaces": namespaces,
+        "topics": topics,
+        "topic_ids": [refs[pair].topic_id for pair in zip(namespaces, topics, strict=True)],
+        "priorities": priorities,
+        "lease_ss": lease_ss,
+        "lasts": list(accumulate(map(len, ids))),
+        "payloads": payloads,
+        "ids": ids[0] if len(ids) == 1 else list(chain.from_iterable(ids)),
     }
 
 

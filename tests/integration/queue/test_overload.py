@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from services.queue.model import SEPARATOR, NewRow
 from shared.admission.connection_priority import Urgency
 from shared.postgres import batcher
 from tests.support.queue_host import Api, QueueHost
@@ -16,15 +17,21 @@ class Stuck:
     def __init__(self, host: QueueHost) -> None:
         self.go_on = asyncio.Event()
         self.seen: list[list[str]] = []
-        for one in host.process.enqueues.general.flushes.values():
-            flush = one._flush
+        enqueues = host.process.enqueues
+        for one in (*enqueues.general.flushes.values(), *enqueues.named.flushes.values()):
+            flush: Any = one._flush
 
-            async def wait(rows: Any, _flush: Any = flush) -> Any:
-                self.seen.append([row.payload for row in rows])
+            async def wait(entries: Any, _flush: Any = flush) -> Any:
+                self.seen.append([payload for entry in entries for payload in payloads_of(entry)])
                 await self.go_on.wait()
-                return await _flush(rows)
+                return await _flush(entries)
 
             one._flush = wait
+
+
+def payloads_of(entry: Any) -> list[str]:
+    """Those of an entry of the general way, a row, or of one with ids by callers."""
+    return [entry.payload] if isinstance(entry, NewRow) else entry[2].split(SEPARATOR)
 
 
 @pytest.fixture
@@ -82,7 +89,8 @@ async def test_a_shard_whose_line_stands_costs_only_its_own_elements(
     api = Api(own_host)
     await api.enqueue_one("t")
     process = own_host.process
-    slow = (process.enqueues.general.flushes[1], process.enqueues.simple.flushes[1])
+    ways = (process.enqueues.general, process.enqueues.simple, process.enqueues.named)
+    slow = tuple(way.flushes[1] for way in ways)
     monkeypatch.setattr(batcher.Batcher, "_is_overloaded", property(lambda self: self in slow))
     clock[0] += 2 * batcher.LET_IN_S
 
@@ -107,7 +115,7 @@ async def test_a_hot_namespace_leaves_room_in_every_flush(own_host: QueueHost) -
     for api in (hot, calm):
         await api.enqueue_one("t", id=api.new_id(0))
     stuck = Stuck(own_host)
-    line = own_host.process.enqueues.general.flushes[0]
+    line = own_host.process.enqueues.named.flushes[0]
     line._limits = line._limits._replace(items_max=10)
 
     def call(api: Api, count: int, name: str) -> asyncio.Task[Any]:

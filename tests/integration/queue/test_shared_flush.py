@@ -34,7 +34,8 @@ async def set_trap(host: QueueHost, when: str) -> None:
 
 def in_one_flush(host: QueueHost) -> None:
     """Hold every shard's next flush until the calls of this turn of the loop have joined it."""
-    for batcher in (*host.process.enqueues.general.flushes.values(), *host.process.ack_flushes.flushes.values()):
+    enqueues, acks = host.process.enqueues, host.process.ack_flushes
+    for batcher in (*enqueues.general.flushes.values(), *enqueues.named.flushes.values(), *acks.flushes.values()):
         original = batcher._run
 
         async def held(lane: Any, original: Any = original) -> None:
@@ -44,14 +45,19 @@ def in_one_flush(host: QueueHost) -> None:
         batcher._run = held
 
 
+@pytest.mark.parametrize("has_id", [False, True])
 @pytest.mark.parametrize("position", [0, 7, 15])
-async def test_a_poisoned_enqueue_fails_alone(own_api: Api, position: int) -> None:
+async def test_a_poisoned_enqueue_fails_alone(own_api: Api, position: int, has_id: bool) -> None:
     await set_trap(own_api.host, "INSERT")
     in_one_flush(own_api.host)
     payloads: list[object] = list(range(16))
     payloads[position] = "poison"
+
+    def of_one_shard() -> dict[str, Any]:
+        return {"id": own_api.new_id(0)} if has_id else {"affinity": "x"}
+
     answers = await asyncio.gather(
-        *(own_api.post("enqueue", {"items": [{"topic": "t", "payload": p, "affinity": "x"}]}) for p in payloads)
+        *(own_api.post("enqueue", {"items": [{"topic": "t", "payload": p} | of_one_shard()]}) for p in payloads)
     )
 
     assert [answer.status_code for answer in answers].count(201) == 15
@@ -178,7 +184,7 @@ async def test_an_id_that_two_namespaces_enqueue_in_one_flush_is_the_firsts(own_
         await api.enqueue_one("done", id=own_api.new_id(0), disabled=True)
     calls = [
         other.enqueue({"topic": "t", "id": third, "payload": "third", "ack_topic": "done"}),
-        own_api.enqueue({"topic": "t", "id": item_id, "payload": "mine"}),
+        own_api.enqueue({"topic": "t", "id": item_id, "payload": "mine", "max_attempts": 9}),
         other.enqueue({"topic": "t", "id": item_id, "payload": "theirs", "ack_topic": "done"}),
     ]
 

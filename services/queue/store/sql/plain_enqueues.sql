@@ -28,36 +28,29 @@ counted AS (
     SELECT topic_id, cardinality(ids), 0, 0, 0, 0, octet_length(payloads) - cardinality(ids) + 1 FROM kinds)
 SELECT at FROM kinds LIMIT 1;
 
--- name: enqueue_named(namespaces, topics, topic_ids, priorities, lease_ss, lasts, payloads, ids, times_ms, window_ms, ahead_ms)
--- As `enqueue`, of items that have ids by their callers. A number that does not stand for its names is an error, as in
--- `enqueue_plain`.
-WITH clock AS MATERIALIZED (
-    SELECT at, (extract(epoch FROM at) * 1000)::bigint AS at_ms FROM (SELECT shard_now() AS at OFFSET 0) AS now),
-kinds AS MATERIALIZED (
-    SELECT u.*, clock.*, ($8::uuid[])[coalesce(($6::int[])[u.nth - 1], 0) + 1:u.last] AS ids,
-        ($9::bigint[])[coalesce(($6::int[])[u.nth - 1], 0) + 1:u.last] AS times_ms, coalesce((
+-- name: enqueue_named(namespaces, topics, topic_ids, priorities, lease_ss, lasts, payloads, ids, first_id, last_id, window_ms, ahead_ms)
+-- As `enqueue_plain`, of ids by callers, which are mostly new: that one is not is an error, and nothing is taken in.
+-- Either it is of an item that is there (a key twice), or `refuse_known` says so once all are inserted, since an insert
+-- that waited for the transaction that ended the same id must see that end. `enqueue` then says which they are.
+WITH kinds AS MATERIALIZED (
+    SELECT u.*, n.at, ($8::uuid[])[coalesce(($6::int[])[u.nth - 1], 0) + 1:u.last] AS ids, coalesce((
             SELECT t.namespace_id FROM topic t
             WHERE t.topic_id = u.topic_id AND t.name IS NOT DISTINCT FROM u.topic AND t.retiring IS NULL
                 AND u.namespace = (
                 SELECT s.name FROM namespace s WHERE s.namespace_id = t.namespace_id)), refuse_void(u.topic_id)) AS namespace_id
-    FROM clock, unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::float8[], $6::int[], $7::text[])
-        WITH ORDINALITY AS u(namespace, topic, topic_id, priority, lease_s, last, payloads, nth)),
+    FROM (SELECT shard_now() AS at OFFSET 0) AS n,
+        unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::float8[], $6::int[], $7::text[])
+            WITH ORDINALITY AS u(namespace, topic, topic_id, priority, lease_s, last, payloads, nth)),
 inserted AS (
     INSERT INTO item (id, namespace_id, topic_id, priority, lease_s, payload, enqueued_at, deliver_at, max_attempts,
         at_most_once, managed, remembered)
-    SELECT id, namespace_id, topic_id, priority, lease_s, payload, at, at, 0, false, false, true
-    FROM (
-        SELECT kinds.*, unnest(kinds.ids) AS id, unnest(kinds.times_ms) AS time_ms,
-            unnest(string_to_array(kinds.payloads, E'\x1e')) AS payload
-        FROM kinds) AS arriving
-    WHERE time_ms BETWEEN at_ms - $10::bigint AND at_ms + $11::bigint
-    ON CONFLICT (id) DO NOTHING
-    RETURNING id, topic_id, priority, enqueued_at, octet_length(payload) AS bytes),
-ended_before AS MATERIALIZED (
-    SELECT t.id FROM (SELECT array_agg(id) AS ids FROM inserted) AS r, take_back_ended(r.ids) AS t),
-taken AS MATERIALIZED (SELECT * FROM inserted WHERE id <> ALL (ARRAY(SELECT id FROM ended_before))),
-to_ready AS (INSERT INTO ready SELECT topic_id, priority, enqueued_at, id FROM taken),
+    SELECT unnest(ids), namespace_id, topic_id, priority, lease_s, unnest(string_to_array(payloads, E'\x1e')), at, at,
+        0, false, false, true
+    FROM kinds
+    RETURNING 1),
+to_ready AS (INSERT INTO ready SELECT topic_id, priority, at, unnest(ids) FROM kinds),
 counted AS (
-    INSERT INTO stat_delta SELECT topic_id, count(*), 0, 0, 0, 0, sum(bytes) FROM taken GROUP BY topic_id)
-SELECT (SELECT at FROM clock) AS at,
-    CASE WHEN (SELECT count(*) FROM taken) < cardinality($8::uuid[]) THEN ARRAY(SELECT id::text FROM taken) END AS taken;
+    INSERT INTO stat_delta
+    SELECT topic_id, cardinality(ids), 0, 0, 0, 0, octet_length(payloads) - cardinality(ids) + 1 FROM kinds)
+SELECT at, refuse_known($8::uuid[], $9::uuid, $10::uuid, $11::bigint, $12::bigint, (SELECT count(*) FROM inserted))
+FROM kinds LIMIT 1;

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.queue.api import body_decoders, uniform_bodies
-from services.queue.enqueue.simple_enqueue import parts_of
+from services.queue.enqueue.simple_enqueue import plain_call
 from services.queue.model import Even, PlainAcks
 from services.queue.settings import QueueSettings
 from shared.errors import ServiceError
@@ -21,6 +21,7 @@ SETTINGS = QueueSettings(shards="postgresql://x@127.0.0.1:1/n#1")
 SMALL = SETTINGS.model_copy(update={"batch_items_max": 3, "payload_bytes_max": 9})
 TOKEN = "5b1e9b5e-1d5a-4f5e-8d5e-0123456789ab"
 ID, NEXT_ID = "01890a5d-ac96-774b-bcce-b302099af000", "01890a5d-ac96-774b-bcce-b302099af001"
+SIBLING_ID = "01890a5d-ac97-774b-bcce-b302099af000"
 
 SPACES = st.sampled_from([b""] * 5 + [b" ", b"\n\t", b"\x0b", b"x"])
 HEADS = st.sampled_from(
@@ -43,6 +44,11 @@ TEXTS = st.sampled_from(
     + [b"\xc3", b"\xa9", b"\xed\xa0\x80"]
 )
 IDS = st.sampled_from([ID, NEXT_ID] * 5 + [ID.upper(), ID[:-1], "a" * 36, f"{ID} {NEXT_ID}", ID[:-1] + "\u00e9"])
+# Of an item: what stands between its payload and its id, and that id, mostly of one shard.
+BEHIND = st.sampled_from([b'","id":"'] * 7 + [b'","id": "', b'","ID":"', b'","priority":1,"id":"'])
+ITEM_IDS = st.sampled_from(
+    [ID.encode(), SIBLING_ID.encode()] * 5 + [NEXT_ID.encode(), ID.upper().encode(), b"a" * 36]
+)
 TOKENS = st.sampled_from([TOKEN] * 9 + [TOKEN.upper(), ID, "-" * 36])
 
 
@@ -86,8 +92,26 @@ def read(quick: Any, slow: Any, body: bytes) -> None:
 @example(b'{"items":[{"topic":"t","payload":"\\ud800"}]}')
 def test_items_mean_the_same(body: bytes) -> None:
     def slowly(body: bytes) -> Any:
-        [part] = parts_of(body_decoders.new_items(body, SMALL))  # type: ignore[arg-type]
-        return part
+        return plain_call(body_decoders.new_items(body, SMALL))  # type: ignore[arg-type]
+
+    read(lambda body: uniform_bodies.items(body, SMALL), slowly, body)
+
+
+@given(
+    HEADS.flatmap(
+        lambda head: repetitive(head + b'"payload":"', b'"', st.tuples(TEXTS, BEHIND, ITEM_IDS).map(b"".join))
+    )
+)
+@example(b'{"items":[{"topic":"t","payload":"a","id":"%b"},{"topic":"t","payload":"b"}]}' % ID.encode())
+@example(b'{"items":[{"topic":"t","payload":"a"},{"topic":"t","payload":"b","id":"%b"}]}' % ID.encode())
+@example(b'{"items":[{"topic":"t","payload":"a","id":"%b","id":"%b"}]}' % (ID.encode(), ID.encode()))
+@example(
+    b'{"items":[{"topic":"t","payload":"\xc3","id":"%b"},{"topic":"t","payload":"\xa9","id":"%b"}]}'
+    % (ID.encode(), ID.encode())
+)
+def test_items_with_ids_by_their_caller_mean_the_same(body: bytes) -> None:
+    def slowly(body: bytes) -> Any:
+        return plain_call(body_decoders.new_items(body, SMALL))  # type: ignore[arg-type]
 
     read(lambda body: uniform_bodies.items(body, SMALL), slowly, body)
 
@@ -132,11 +156,16 @@ def test_what_clients_send_is_read_as_a_whole(count: int, separators: tuple[str,
         return json.dumps({"items": items}, separators=separators, ensure_ascii=False).encode()
 
     texts = [f"{n} \u20ac {'x' * n}" for n in range(count)]
-    part = uniform_bodies.items(body([{"topic": "t", "payload": text} for text in texts]), SETTINGS)
     ids = new_ids(7, count)
+    for call, given_ids in (
+        ([{"topic": "t", "payload": text} for text in texts], None),
+        ([{"topic": "t", "payload": text, "id": id_} for text, id_ in zip(texts, ids, strict=True)], ids),
+    ):
+        read = uniform_bodies.items(body(call), SETTINGS)
+        assert not isinstance(read, Fallback) and read.ids == given_ids
+        assert list(map(json.loads, read.parts[0].payloads.split("\x1e"))) == texts
     acks = uniform_bodies.acks(body([{"id": item_id, "lease_token": TOKEN} for item_id in ids]), SETTINGS)
 
-    assert not isinstance(part, Fallback) and list(map(json.loads, part.payloads.split("\x1e"))) == texts
     assert acks == (ids, TOKEN)
 
 
