@@ -351,13 +351,27 @@ def _undoing(seen: _Seen) -> Iterator[str]:
         undone = node.spec["compensates"]
         acks = [word for n in range(1, seen.newest.get(undone, 0) + 1) for word in seen.acked((undone, n))]
         given = [word.given.get("output") for word in acks]
+        of = seen.node(undone)
+        is_item = of is not None and "timer" not in of.spec and "dag" not in of.spec
         for one in came:
             inputs = one.inputs or {}
             if "$ref" in inputs:
                 continue
             told = inputs.get(undone)
-            if f"payload:{undone}" not in inputs or (told not in given and seen.node(undone) is not None):
+            if not _is_what_was_done(seen.node(undone), undone, inputs) or (told not in given and is_item):
                 yield f"generation {generation} of {key} undoes {undone} ({given}), and was given {inputs}"
+
+
+def _is_what_was_done(undone: Node | None, key: str, inputs: dict[str, Any]) -> bool:
+    """Whether a compensation was told of what there is: of an item with its payload, of a timer nothing."""
+    if undone is None:
+        return f"payload:{key}" in inputs
+    names = {key, f"payload:{key}"} | ({f"inputs:{key}"} if undone.spec.get("pass_outputs") else set())
+    if "timer" in undone.spec:
+        return not inputs
+    if "dag" in undone.spec:
+        return set(inputs) <= {key}
+    return f"payload:{key}" in inputs and set(inputs) <= names
 
 
 def _dead(seen: _Seen) -> Iterator[str]:

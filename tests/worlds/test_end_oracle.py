@@ -45,7 +45,20 @@ def _another_to_undo(world: World) -> None:
     _undo(world, {"up": "evil", "payload:up": 1})
 
 
-def _undo(world: World, inputs: dict[str, object]) -> None:
+def _more_to_undo(world: World) -> None:
+    _undo(world, {"up": "right", "payload:up": 1, "inputs:up": {}})
+
+
+def _a_timer_with_an_item(world: World) -> None:
+    _undo(world, {"up": None, "payload:up": None}, timer={"delay_s": 1.0})
+
+
+def _a_payload_of_a_dag(world: World) -> None:
+    _undo(world, {"up": {}, "payload:up": 1}, dag={"nodes": []})
+
+
+def _undo(world: World, inputs: dict[str, object], **of: object) -> None:
+    world.dag.nodes["up"].spec |= of
     world.dag.nodes["undo"] = Node("undo", {"key": "undo", "compensates": "up", "pass_outputs": True}, 1.0)
     world.deliver("undo", 1, 6.0, inputs=inputs)
 
@@ -63,6 +76,9 @@ def _left_dead(world: World) -> None:
         (_another_end_below, "and the DAG in its place, B, failed"),
         (_nothing_to_undo, "and was given {}"),
         (_another_to_undo, "and was given {'up': 'evil'"),
+        (_more_to_undo, "and was given {'up': 'right', 'payload:up': 1, 'inputs:up': {}}"),
+        (_a_timer_with_an_item, "and was given {'up': None"),
+        (_a_payload_of_a_dag, "and was given {'up': {}"),
         (_left_dead, "lie dead"),
     ],
 )
@@ -78,6 +94,21 @@ def test_a_right_end_is_right() -> None:
     _cancelled(world, "whim 1", "whim 2", shown="whim 1")
     _undo(world, {"up": "right", "payload:up": 1})
     assert not [line for line in world.judged() if "reason" in line or "was given" in line]
+
+
+@pytest.mark.parametrize(
+    ("of", "inputs"),
+    [
+        ({"pass_outputs": True}, {"up": "right", "payload:up": 1, "inputs:up": {}}),
+        ({"timer": {"delay_s": 1.0}}, {}),
+        ({"dag": {"nodes": []}}, {"up": {"inner": 1}}),
+    ],
+    ids=["a node that was given something", "a timer", "a DAG in a node's place"],
+)
+def test_a_compensation_is_told_of_what_there_is(of: dict[str, object], inputs: dict[str, object]) -> None:
+    world = World()
+    _undo(world, inputs, **of)
+    assert not [line for line in world.judged() if "was given" in line and "undoes" in line]
 
 
 def test_a_cancel_after_a_retry_gives_its_own_reason() -> None:

@@ -196,3 +196,32 @@ async def test_a_skipped_second_run_leaves_the_first_one_to_be_undone(world: Dag
     world.queue.ack("refund")
     await world.settle()
     assert (await world.dag(dag))["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("undone", "told"),
+    [
+        ({"timer": {"delay_s": 0}}, {}),
+        ({"dag": {"nodes": [{"key": "inner", "topic": "t"}]}}, {"undone": {"inner": 7}}),
+        ({"topic": "t"}, {"undone": 7, "payload:undone": None}),
+        ({"topic": "t", "pass_outputs": True}, {"undone": 7, "payload:undone": None, "inputs:undone": {}}),
+    ],
+    ids=["a timer", "a DAG", "an item without a payload", "an item that was given nothing"],
+)
+async def test_a_compensation_is_not_told_what_there_is_not(
+    world: DagWorld, undone: dict[str, Any], told: dict[str, Any]
+) -> None:
+    """A timer has neither an item nor an output, a DAG in a node's place has no item."""
+    nodes = [{"key": "undone", "topic": None, **undone}, {"key": "ship", "upstream": ["undone"]}]
+    dag = await world.create([*nodes, {"key": "undo", "compensates": "undone", "pass_outputs": True}])
+    await world.sweep()
+    for key in set(world.queue.deliverable()) - {"ship"}:
+        world.queue.ack(key, output=7)
+    await world.sweep()
+    world.queue.die("ship")
+    await world.settle()
+    assert given(world, "undo") == told
+    assert await world.call("GET", f"/{dag}/node/inputs?key=undo", expect=200) == told
+    world.queue.ack("undo")
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "failed"
