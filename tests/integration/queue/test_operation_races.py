@@ -214,6 +214,53 @@ async def test_stopping_an_operation_against_a_chunk(scene: Scene) -> None:
     )
 
 
+class Bystander:
+    """The watcher, and somebody who holds a table until the watcher has looked three times, as a vacuum does."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._looks = 0
+        self._held: Any = None
+
+    async def hold(self, table: str) -> None:
+        self._looks, self._held = 0, self._scene.reader.transaction()
+        await self._held.start()
+        await self._scene.reader.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+
+    async def fetch(self, sql: str, *args: Any) -> Any:
+        found = await self._scene.watcher.fetch(sql, *args)
+        self._looks += 1
+        if self._looks >= 3:
+            await self.let_go()
+        return found
+
+    async def let_go(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            await held.rollback()
+
+
+async def test_who_waits_for_a_bystander_goes_on_as_in_every_other_run(scene: Scene) -> None:
+    """An actor that a vacuum held up for a moment was taken for blocked, and another went on in its place."""
+    orders = []
+    for table in (None, "operation"):
+        bystander = Bystander(scene)
+
+        async def begin(table: str | None = table, bystander: Bystander = bystander) -> list[Any]:
+            await bystander.let_go()
+            await Begin(scene, "cancel", is_leased=True, state="leased")()
+            if table is not None:
+                await bystander.hold(table)
+            return [lambda: scene.carry_on(scene.a), lambda: scene.nack(scene.b)]
+
+        async def check(results: list[Any]) -> None:
+            assert tuple(results) in {("changed 1", "cancelled"), ("changed 0", "requeued")}
+
+        orders.append(await explore(bystander, [scene.a, scene.b], begin, check, whole=True))
+        await bystander.let_go()
+    assert orders[0] == orders[1] > 1
+
+
 # -- hosts that die -----------------------------------------------------------------------------------------
 
 ITEMS = 45
