@@ -32,6 +32,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
+        "notices-of-no-shard",
+        "a process whose shards have all left the map is told nothing, and goes on",
+        "services/queue/duties/notices.py",
+        "zip(NONE, *found, strict=True)",
+        "zip(*found, strict=True)",
+        ("integration/queue/test_notices.py::test_a_process_whose_shards_have_all_left_the_map_reads_nothing",),
+    ),
+    Mutation(
         "limits-leased",
         "what is leased takes the room of a limited topic",
         _GATES,

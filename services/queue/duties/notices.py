@@ -24,6 +24,7 @@ from shared.ids import ShardNo
 Kinds = tuple[bool, bool, bool, bool, bool]
 
 ALL: Kinds = (True, True, True, True, True)
+NONE: Kinds = (False, False, False, False, False)
 
 
 class Notices:
@@ -48,7 +49,8 @@ class Notices:
     async def step(self) -> int:
         """Read what is there; 0, since nothing is left for a next step at once."""
         found = await asyncio.gather(*map(self._look, living(self._stores)))
-        quotas, shares, lanes, cancels, limits = (any(kind) for kind in zip(*found, strict=True))
+        # Where no shard is named any more, there is nothing.
+        quotas, shares, lanes, cancels, limits = (any(kind) for kind in zip(NONE, *found, strict=True))
         reads: list[Coroutine[Any, Any, object]] = []
         if quotas or self._quotas.knows_any:
             reads.append(self._quotas.step())
