@@ -141,7 +141,8 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Unheard:
-    """A dequeue of these topics that was not answered: who knows what it was given."""
+    """A dequeue of these topics that was not answered, or by a process that did not hear all that it was given:
+    who knows what that was."""
 
     namespace: str
     topics: frozenset[str]
@@ -170,6 +171,10 @@ class History:
         self.ends: dict[str, list[End]] = defaultdict(list)
         self.bulks: list[Bulk] = []
         self.unheard: list[Unheard] = []
+        self.asked: list[Unheard] = []  # dequeues that were answered
+        self.cuts: set[float] = (
+            set()
+        )  # when connections to shards ended: what was claimed over them nobody was told
         self.gates: list[Gate] = []
         self.left: dict[str, str] = {}  # what is there in the end, in which state
         self.made: set[str] = set()  # of what was there, items that the services made: of nodes, and of ends
@@ -191,7 +196,7 @@ class History:
         """Whether an item came, or may have come in an answer that nobody has read."""
         return any(self.deliveries.get(item_id) for item_id in sent.ids) or any(
             call.namespace == sent.namespace and sent.topic in call.topics and call.sent >= sent.first_sent
-            for call in self.unheard
+            for call in (*self.unheard, *(call for call in self.asked if call.sent in self.cuts))
         )
 
     def acts(self, item_id: str, *verbs: str) -> list[Word]:

@@ -58,6 +58,7 @@ async def end_backends(world: Any, rng: Random) -> None:
     await asyncio.sleep(rng.random() * 0.02)
     async with world.stage.watching:
         pids = [row["pid"] for row in await clock.connection.fetch(_BACKENDS)]
+        world.history.cuts.add(world.now_s)
         await clock.connection.execute(_END_BACKENDS, rng.sample(pids, min(len(pids), rng.randint(1, 3))))
     world.note("backends are ended")
 
@@ -86,6 +87,8 @@ async def move_shard(world: Any, rng: Random) -> None:
 
 
 async def _command(world: Any, *argv: str) -> None:
+    if argv[0] == "move":
+        world.history.cuts.add(world.now_s)
     code, said = await world.stage.shards(*argv)
     world.note(f"shards {' '.join(argv[:2])}: {code} {said.strip().splitlines()[-1:]}")
     # Every process hears of it before anything lives on a new shard, as `shard_join_s` of the services sees to.

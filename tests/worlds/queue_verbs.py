@@ -136,8 +136,9 @@ async def take(
     if settle is not None:
         body["settle"] = {f"{name}s": _named(said) for name, said in settle.items()}
     answer = await world.queue(rng, namespace, "/dequeue", body)
-    if answer.known == "info":
-        world.history.unheard.append(Unheard(namespace, frozenset(chosen), answer.sent))
+    heard = {"ok": world.history.asked, "info": world.history.unheard}
+    if answer.known in heard:
+        heard[answer.known].append(Unheard(namespace, frozenset(chosen), answer.sent))
     for name, said in (settle or {}).items():
         _note(world, name, namespace, said, answer, answer.results(len(said), f"{name}s"))
     found = []

@@ -253,6 +253,17 @@ def test_what_may_have_come_in_an_answer_that_nobody_read_has_had_an_attempt() -
     assert not [line for line in queue_oracle.judge(history) if "never came" in line]
 
 
+def test_what_was_claimed_while_connections_ended_may_have_had_an_attempt_that_nobody_was_told_of() -> None:
+    """The process itself did not hear what it had claimed; its answer was one without it."""
+    history = sound()
+    told_of_an_attempt_that_never_was(history)
+    history.asked.append(Unheard("red", frozenset({"a"}), 1.0))
+    history.cuts.add(0.5)
+    assert [line for line in queue_oracle.judge(history) if "never came" in line]
+    history.cuts.add(1.0)
+    assert not [line for line in queue_oracle.judge(history) if "never came" in line]
+
+
 def test_what_nobody_was_answered_for_is_allowed_for() -> None:
     """It may be gone, be there, have been acked or have come."""
     history = History()

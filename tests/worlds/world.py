@@ -41,6 +41,7 @@ from tests.worlds.schedule_facts import Schedule
 from tests.worlds.stage import stage_on
 from tests.worlds.unique_facts import UniqueFacts
 from tests.worlds.wire import Answer, Known
+from tests.worlds.world_names import NAMESPACES
 
 # Registered by being imported.
 MODULES = (
@@ -70,6 +71,8 @@ _SHOWN_STEPS = 12
 # Of worlds that were broken once.
 SEEDS = Path(__file__).parent / "seeds.txt"
 _KEY = re.compile(r"\bn[0-9]+\b")
+_TAG = re.compile(rf"\b(?:{'|'.join(NAMESPACES)})/[0-9]+\b")
+_BEFELL = (" shards ", "is killed", "backends are ended")
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}")
 
 
@@ -312,9 +315,7 @@ class World:
 
     def story(self, found: Sequence[str]) -> str:
         """What went wrong, the steps that it speaks of, the last ones, and how to see it again."""
-        named = {word for line in found for word in _ID.findall(line)} | {
-            w for f in found for w in _KEY.findall(f)
-        }
+        named = {word for kind in (_ID, _KEY, _TAG) for line in found for word in kind.findall(line)}
         about = [step for step in self.steps if any(re.search(rf"\b{word}\b", step) for word in named)]
         return "\n".join(
             [
@@ -325,7 +326,7 @@ class World:
                 *about[:_ABOUT_STEPS],
                 "",
                 "what befell processes and shards:",
-                *(step for step in self.steps if " shards " in step or "is killed" in step),
+                *(step for step in self.steps if any(part in step for part in _BEFELL)),
                 "",
                 "the last steps:",
                 *list(self.steps)[-_SHOWN_STEPS:],
