@@ -23,9 +23,9 @@ _POLL_S = 0.02
 
 
 class Process:
-    """One `python -m services.queue` or `services.dag` with a port of its own."""
+    """One `python -m services.queue` or `services.dag` with a port of its own, of the code below `root`."""
 
-    def __init__(self, service: str, name: str, env: dict[str, str], run_dir: Path) -> None:
+    def __init__(self, service: str, name: str, env: dict[str, str], run_dir: Path, root: Path = ROOT) -> None:
         self.name = name
         self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -36,7 +36,7 @@ class Process:
             name=name,
             argv=(sys.executable, "-m", f"services.{service}"),
             env={**inherited, **env, **own},
-            cwd=ROOT,
+            cwd=root,
         )
         self.child = Child(command, log_path=run_dir / f"{name}.log", pid_path=run_dir / f"{name}.pid")
 
@@ -84,12 +84,16 @@ class Balancer:
     def __init__(self, processes: list[Process]) -> None:
         self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._processes = processes
+        self._processes = list(processes)
         self._turn = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+
+    def replace(self, old: Process, new: Process) -> None:
+        """New connections go to another process instead of one of these."""
+        self._processes[self._processes.index(old)] = new
 
     async def stop(self) -> None:
         self._server.close()
@@ -143,9 +147,9 @@ class Fleet:
             for service in ("QUEUE", "DAG"):
                 self._env[f"HEADGATE_{service}_{name.upper()}"] = str(value)
 
-    async def add(self, service: str, *names: str, **env: str) -> list[Process]:
-        """Start processes of one service."""
-        made = [Process(service, name, self._env | env, self._run_dir) for name in names]
+    async def add(self, service: str, *names: str, root: Path = ROOT, **env: str) -> list[Process]:
+        """Start processes of one service, of the code below `root`."""
+        made = [Process(service, name, self._env | env, self._run_dir, root) for name in names]
         self.by_name |= {process.name: process for process in made}
         await asyncio.gather(*(process.start() for process in made))
         return made

@@ -34,6 +34,7 @@ _WITH_PROCESSES = {
         "tests/integration/test_demo.py",
         "tests/integration/test_fleet.py",
         "tests/integration/test_local_stack.py",
+        "tests/integration/test_upgrade.py",
         "tests/integration/test_wheels.py",
         "tests/worlds/test_processes.py",
     ),
