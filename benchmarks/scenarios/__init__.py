@@ -26,6 +26,7 @@ from benchmarks.scenarios import (
     payload,
     peers,
     processes,
+    sampling,
     schema,
     sdk,
     shapes,
@@ -94,6 +95,7 @@ _ALL = (
         rounds=3,
     ),
     Scenario("cycle", "enqueue, dequeue and ack, against the floors", cycle.run, minutes=4, minutes_with_peers=7),
+    Scenario("sampling", "what a process' sampling costs the full cycle, beside none", sampling.run, minutes=1.5),
     Scenario(
         "peers",
         "pgqueuer, procrastinate, graphile-worker and BullMQ beside ours",
