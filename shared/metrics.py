@@ -1,5 +1,5 @@
 """Metrics, each declared once. Labels are bounded: shards, routes, states, and of tenants' strings the names of
-the topics that hold most (`metrics_topics_max`); never ids."""
+the topics that hold most, or of which most moves (`metrics_topics_max`); never ids."""
 
 from __future__ import annotations
 
@@ -34,6 +34,16 @@ SCHEDULE_TO_START_SECONDS = Histogram(
     buckets=(*_LATENCY_S, 30, 60, 300, 1_800, 7_200),
 )
 ENQUEUED = Counter("headgate_enqueued_total", "Items taken in.", ["shard"])
+TOPIC_ENQUEUED = Counter(
+    "headgate_topic_enqueued_total",
+    "Items taken in, of the topics of which most moves.",
+    ["namespace", "topic", "shard"],
+)
+TOPIC_DEQUEUED = Counter(
+    "headgate_topic_dequeued_total",
+    "Items handed out, of the topics of which most moves.",
+    ["namespace", "topic", "shard"],
+)
 DEQUEUED = Counter("headgate_dequeued_total", "Items handed out.", ["shard"])
 ACKED = Counter("headgate_acked_total", "Items acknowledged.", ["shard"])
 NACKED = Counter("headgate_nacked_total", "Items given back.", ["shard"])
@@ -117,6 +127,7 @@ DAG_SECONDS = Histogram(
     buckets=(0.01, 0.1, 1, 10, 60, 300, 1_800, 3_600, 21_600, 86_400),
 )
 DAGS = Gauge("headgate_dags", "DAGs by state, sampled.", ["shard", "state"])
+NODES = Gauge("headgate_nodes", "Nodes of DAGs by state, sampled.", ["shard", "state"])
 OUTBOX_ROWS = Gauge("headgate_outbox_rows", "Outbox rows that wait to be sent.", ["shard"])
 COMPLETIONS = Counter(
     "headgate_completions_total", "Completion items applied, by what they did.", ["shard", "result"]

@@ -112,7 +112,7 @@ def create_app(settings: QueueSettings) -> HotPath:
     lanes = FairnessKeys(stores, dispatch, settings)
     notices = Notices(stores, process.quotas, process.topics, lanes, process.workers.news, process.gates)
     lag = LoopLag(settings.standing_wait_s_max)
-    gauges = Gauges(stores, ownership.owns, settings)
+    gauges = Gauges(stores, ownership.owns, settings, clock)
     relay = ServiceRelay("dag", settings.dag_url)
     watch = Watch("queue", settings, shards, ownership, clock, counters=_COUNTERS, more=gauges.latest)
     loops = [

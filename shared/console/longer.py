@@ -1,6 +1,6 @@
 """Longer ranges than processes remember, from a Prometheus that scrapes them: the same metrics, added up alike.
 
-The jobs are called as deploy/prometheus/scrape.yaml calls them. What Prometheus has no metric of has no line.
+The jobs are called as deploy/prometheus/scrape.yaml calls them. What has no line of a topic has none here either.
 """
 
 from __future__ import annotations
@@ -30,13 +30,19 @@ _GROWN: Final = "sum by ({by}) (rate({name}{{{where}}}[{over}s]))"
 _BUCKETS: Final = "sum by (shard, le) (rate({name}_bucket{{{where}}}[{over}s]))"
 _QUANTILE: Final = "max by ({by}) ({scale} * histogram_quantile({part}, " + _BUCKETS + "))"
 _STATES: Final = ("ready", "delayed", "leased", "disabled", "dead")
-_OF_TOPICS: Final = frozenset((*_STATES, "oldest_ready_age_s"))
-
+# What is told of single topics; of their rates by counters of their own.
+_OF_TOPICS: Final[dict[str, str | None]] = {
+    **dict.fromkeys((*_STATES, "oldest_ready_age_s")),
+    "enqueued_per_s": "headgate_topic_enqueued_total",
+    "dequeued_per_s": "headgate_topic_dequeued_total",
+}
 
 # Of each metric: how it is told, what it is called there, and what else the expression needs.
 _QUERIES: Final[dict[str, Any]] = {
     **{state: (_STATED, "headgate_items", {"more": f'state="{state}"'}) for state in _STATES},
     "running_dags": (_STATED, "headgate_dags", {"more": 'state="running"'}),
+    "blocked_nodes": (_STATED, "headgate_nodes", {"more": 'state="blocked"'}),
+    "released_nodes": (_STATED, "headgate_nodes", {"more": 'state="released"'}),
     "outbox": (_STATED, "headgate_outbox_rows"),
     "bytes": (_STATED, "headgate_shard_db_bytes"),
     "dead_tuples": (_STATED, "headgate_shard_dead_tuples"),
@@ -132,9 +138,12 @@ class LongHistory:
 
 def expression(metric: str, by: str, where: dict[str, str], step_s: float) -> str | None:
     """A metric in PromQL; None: there is nothing of it, or not of single topics."""
-    if metric not in _QUERIES or ((by == "topic" or "topic" in where) and metric not in _OF_TOPICS):
+    is_of_topics = by == "topic" or "topic" in where
+    if metric not in _QUERIES or (is_of_topics and metric not in _OF_TOPICS):
         return None
     way, name, *more = _QUERIES[metric]
+    if is_of_topics:
+        name = _OF_TOPICS[metric] or name
     filling: dict[str, Any] = more[0] if more else {}
     labels = [f"{label}={json.dumps(value)}" for label, value in where.items()] + [filling.get("more", "")]
     over = max(_RATE_S_MIN, math.ceil(2 * step_s))

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.queue.duties.gauges import REST, Gauges
 from shared.metrics import FALLBACKS
+from tests.support.clocks import ManualClock
 from tests.support.queue_host import AT_ONCE, Api, QueueHost
 
 NAMES = {
@@ -23,6 +25,9 @@ NAMES = {
     "headgate_dependency_released",
     "headgate_release_lag_seconds",
     "headgate_dags",
+    "headgate_nodes",
+    "headgate_topic_enqueued",
+    "headgate_topic_dequeued",
     "headgate_dag_duration_seconds",
     "headgate_shard_up",
     "headgate_shard_breaker_state",
@@ -174,6 +179,47 @@ async def test_topics_beyond_the_limit_have_no_signal_and_add_no_series(own_api:
     assert len(work(found, own_api.namespace)) == 2 and not work(found, REST[0])
     await sampler.step()
     await gauges(own_host, owns=False).step()
+
+
+async def test_what_goes_in_and_out_is_told_of_the_topics_of_which_most_moves(
+    own_api: Api, own_host: QueueHost
+) -> None:
+    """Also of those that another process owns, and of no more than the limit; a rate beside each count."""
+    clock = ManualClock()
+    settings = own_host.settings.model_copy(update={"metrics_topics_max": 2})
+    sampler = Gauges(own_host.stores, lambda _number: False, settings, clock)
+    for store in own_host.stores.values():
+        store.flow.drain()
+
+    def flow(found: dict[str, list[Any]], name: str) -> dict[str, float]:
+        return {
+            sample.labels["topic"]: sample.value
+            for sample in found[f"headgate_topic_{name}"]
+            if sample.labels["namespace"] == own_api.namespace and sample.name.endswith("_total")
+        }
+
+    shard = {"id": own_api.new_id(1)}
+    await own_api.enqueue({"topic": "first", **shard})
+    await sampler.step()
+    clock.advance(10.0)
+    await own_api.enqueue(*({"topic": "busy", "id": own_api.new_id(1)} for _ in range(5)))
+    await own_api.dequeue("busy", 3)
+    await sampler.step()
+    found = await scrape(own_host)
+    assert flow(found, "enqueued") == {"first": 1, "busy": 5} and flow(found, "dequeued") == {
+        "first": 0,
+        "busy": 3,
+    }
+    rates = {(one.metric, one.topic): value for one, value in sampler.latest() if one.topic}
+    assert rates["enqueued_per_s", "busy"] == 0.5 and rates["dequeued_per_s", "busy"] == pytest.approx(0.3)
+    assert rates["enqueued_per_s", "first"] == 0
+
+    await own_api.enqueue({"topic": "third", "id": own_api.new_id(1)}, {"topic": "busy", "id": own_api.new_id(1)})
+    await sampler.step()
+    assert flow(await scrape(own_host), "enqueued") == {"busy": 6, "third": 1}, "the one that rests makes room"
+    for store in own_host.stores.values():
+        sampler._rates.forget(store.number)
+    assert not flow(await scrape(own_host), "enqueued")
 
 
 async def test_requests_are_timed_by_route_not_by_path(own_api: Api, own_host: QueueHost) -> None:

@@ -9,7 +9,7 @@ from services.dag import store
 from services.dag.run.context import Context
 from shared.errors import ShardUnavailable
 from shared.ids import ShardNo
-from shared.metrics import DAGS
+from shared.metrics import DAGS, NODES
 from shared.shards.shard_map import Shard
 
 _OUTBOX_COUNTED_MAX: Final = 100_000
@@ -65,6 +65,8 @@ class ShardHealth:
                 DAGS.labels(shard.number, row.state).set(row.dags)
                 for name in nodes:
                     nodes[name] += getattr(row, name)
+            for name, count in nodes.items():
+                NODES.labels(shard.number, name).set(count)
             known["outbox"] = await store.duties.count_outbox(shard, _OUTBOX_COUNTED_MAX)
             if not shard.breaker.takes_items:
                 known["state"] = "degraded"

@@ -95,6 +95,7 @@ class Dequeues:
             self._started[shard_of(leased.first.id)].observe(max(late_s, 0.0))
         for group in leased.groups:
             self._dequeued[group.shard].inc(group.items)
+            self._stores[group.shard].flow.gave(group.topic_id, group.items)
             if group.again:
                 REDELIVERED.labels(group.shard).inc(group.again)
         return leased

@@ -12,4 +12,5 @@ far_keys        idempotency keys whose items live on another shard
 hints           what became ready here, for other processes' waiting calls
 notices         what processes tell one another through the shards: quotas, shares, pauses
 gauges          what is sampled for `/metrics`
+topic_rates     what goes in and out of single topics, of those of which most moves
 """

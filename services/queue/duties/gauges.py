@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
+from services.queue.duties.topic_rates import TopicRates
 from services.queue.settings import QueueSettings
 from services.queue.store import topics
 from services.queue.store.shard_store import Store, living
 from services.queue.store.topics import Counts, ServerHealth
+from shared.clock import Clock, SystemClock
 from shared.console.history import SeriesName
 from shared.errors import ShardUnavailable
 from shared.ids import ShardNo
@@ -39,11 +43,16 @@ class Gauges:
     """Samples every shard that this process owns; forgets what it said of one that it owns no more."""
 
     def __init__(
-        self, stores: dict[ShardNo, Store], owns: Callable[[ShardNo], bool], settings: QueueSettings
+        self,
+        stores: dict[ShardNo, Store],
+        owns: Callable[[ShardNo], bool],
+        settings: QueueSettings,
+        clock: Clock | None = None,
     ) -> None:
         self._stores = stores
         self._owns = owns
         self._topics_max = settings.metrics_topics_max
+        self._rates = TopicRates(settings.metrics_topics_max, clock or SystemClock())
         self._items: dict[ShardNo, set[Labels]] = {}
         self._ages: dict[ShardNo, set[Labels]] = {}
         self._work: dict[ShardNo, set[Labels]] = {}
@@ -68,15 +77,19 @@ class Gauges:
             for pair in self._emptied.get(number, ()):
                 for name in (*STATES, "oldest_ready_age_s"):
                     yield SeriesName(name, number, *pair), 0.0
+        yield from self._rates.latest()
 
     async def step(self) -> int:
         """Take one sample; a shard that does not answer keeps its last."""
         stores = living(self._stores)
         for number in self._found.keys() - {store.number for store in stores}:
             self._forget(number)
+        for number in self._stores.keys() - {store.number for store in stores}:
+            self._rates.forget(number)
         for store in stores:
             number = store.number
             SHARD_UP.labels(number).set(store.shard.breaker.takes_items)
+            await self._look_at_flow(store)
             if not self._owns(number):
                 self._say(number, [], {})
                 self._forget(number)
@@ -87,6 +100,12 @@ class Gauges:
                 SHARD_UP.labels(number).set(0)
                 self._forget(number)
         return 0
+
+    async def _look_at_flow(self, store: Store) -> None:
+        """What this process has moved there, whoever owns it."""
+        moved = dict(islice(store.flow.drain().items(), self._topics_max))
+        with contextlib.suppress(ShardUnavailable):
+            self._rates.take(store.number, moved, await store.names.name_of(moved))
 
     async def _sample(self, store: Store) -> None:
         rows = await topics.most_counts(store.pool, self._topics_max)

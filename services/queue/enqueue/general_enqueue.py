@@ -6,6 +6,7 @@ Every id may have come before, and have ended since; so a flush asks what became
 from __future__ import annotations
 
 import asyncio
+import collections
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
@@ -235,6 +236,8 @@ class GeneralEnqueues:
 
     def _tell_enqueued(self, store: Store, rows: Sequence[NewRow], flushed: Enqueued) -> None:
         self._enqueued[store.number].inc(len(rows))
+        for topic, count in collections.Counter([row.kind.topic for row in rows]).items():
+            store.flow.took(flushed.refs[topic].topic_id, count)
         topics: dict[TopicId, list[Key]] = {}
         handed = {key.id for key, _ in flushed.handed}
         for row in rows:

@@ -111,6 +111,7 @@ def tell_ready(dispatch: Dispatch, store: Store, entries: Sequence[Entry], flush
         made = map(tuple.__new__, repeat(Key), zip(repeat(priority), repeat(flushed.at), ids))
         topics.setdefault(flushed.refs[namespace, topic].topic_id, []).extend(made)
     for topic_id, keys in topics.items():
+        store.flow.took(topic_id, len(keys))
         dispatch.ready_in(store.number, topic_id, keys)
     return sum(map(len, topics.values()))
 

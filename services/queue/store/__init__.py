@@ -6,6 +6,7 @@ failover writes nothing. A crash rolls back what was not committed.
 shard_store         the hot statements of one shard: peek, claim, ack, revive
 items               item rows, and the tables that say where each item is
 gates               what may be handed out of topics that have limits
+topic_flow          what goes in and out, by topic, in memory
 leases              lease groups: locks, extensions, sweeps
 topics              namespaces and topics: settings, counts, lanes, the end of empty ones
 operations          rows of bulk operations, and the walks that they make

@@ -19,6 +19,7 @@ from services.queue.store.enqueue import EnqueueStore
 from services.queue.store.names import SQL
 from services.queue.store.offers import news_of, offered
 from services.queue.store.ready_ages import ReadyAges
+from services.queue.store.topic_flow import TopicFlow
 from shared.admission.connection_priority import current_urgency
 from shared.admission.delay import overloaded
 from shared.clock import SystemClock
@@ -116,6 +117,7 @@ class Store(EnqueueStore):
         super().__init__(shard, settings)
         self._large: set[TopicId] = set()  # of which a claim was refused for the bytes that an item takes
         self.ready_ages = ReadyAges(shard, settings.names_max, SystemClock().monotonic_s)
+        self.flow = TopicFlow()
 
     # -- ids ----------------------------------------------------------------------------------------------
 

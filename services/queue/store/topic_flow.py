@@ -1,0 +1,48 @@
+"""How many items of each topic went in and out at this process since somebody last looked, in memory."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from services.queue.model import TopicId
+
+# Between two looks so many topics are told apart; what is of others is not counted.
+TOPICS_MAX: Final = 10_000
+
+
+class Moved(NamedTuple):
+    """Items of one topic that were taken in, and that were handed out."""
+
+    taken: int
+    handed: int
+
+
+class TopicFlow:
+    """Counts of one shard. A call costs a few hundred nanoseconds for each of its topics."""
+
+    def __init__(self) -> None:
+        self._taken: dict[TopicId, int] = {}
+        self._handed: dict[TopicId, int] = {}
+
+    def took(self, topic_id: TopicId, items: int) -> None:
+        """So many were taken in."""
+        _add(self._taken, topic_id, items)
+
+    def gave(self, topic_id: TopicId, items: int) -> None:
+        """So many were handed out."""
+        _add(self._handed, topic_id, items)
+
+    def drain(self) -> dict[TopicId, Moved]:
+        """What was counted, that of which most moved first; counting begins anew."""
+        taken, self._taken = self._taken, {}
+        handed, self._handed = self._handed, {}
+        moved = {number: Moved(taken.get(number, 0), handed.get(number, 0)) for number in {**taken, **handed}}
+        return dict(sorted(moved.items(), key=lambda pair: -sum(pair[1])))
+
+
+def _add(counts: dict[TopicId, int], topic_id: TopicId, items: int) -> None:
+    before = counts.get(topic_id)
+    if before is not None:
+        counts[topic_id] = before + items
+    elif len(counts) < TOPICS_MAX:
+        counts[topic_id] = items
