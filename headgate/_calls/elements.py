@@ -5,12 +5,28 @@ open to states and fields that came later. Reading one from JSON costs 2.6 us (a
 on a busy machine; pydantic's JSON parser would save nothing that is a reason to hand out models.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, NotRequired, Required, TypedDict
+from typing import Any, Generic, NamedTuple, NotRequired, Required, TypedDict, TypeVar
 
 from headgate.wire import Delivery, ItemState
+
+T = TypeVar("T")
+
+
+class Listing(list[T]):
+    """The elements of a list over all shards, and the shards that did not answer: what is there is missing."""
+
+    away: Sequence[int] = ()
+
+
+class Part(NamedTuple, Generic[T]):
+    """One page of a list, the cursor of the next page, and the shards that did not answer."""
+
+    elements: list[T]
+    cursor: str | None
+    away: Sequence[int]
 
 
 class BackoffSpec(TypedDict, total=False):

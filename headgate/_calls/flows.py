@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from headgate._calls import verbs
-from headgate._calls.elements import Item, Result
+from headgate._calls.elements import Item, Listing, Part, Result
 from headgate._calls.verbs import Call
 from headgate._ids import new_ids
 from headgate.errors import FOR_NOW, Forbidden, HeadgateError, NotFound, from_refusal
@@ -88,22 +88,23 @@ def _halved(build: Callable[[Sequence[Any]], Call[T]], elements: Sequence[Any]) 
         yield from _halved(build, elements[middle:])
 
 
-def listed(
-    build: Callable[[dict[str, Any]], Call[tuple[list[T], str | None]]], limit: int | None = None
-) -> Flow[list[T]]:
+def listed(build: Callable[[dict[str, Any]], Call[Part[T]]], limit: int | None = None) -> Flow[Listing[T]]:
     """All elements of a list, page by page, or the first `limit`."""
-    found: list[T] = []
+    found: Listing[T] = Listing()
+    away: set[int] = set()
     cursor: str | None = None
     while limit is None or len(found) < limit:
         missing = PAGE_LIMIT_MAX if limit is None else min(PAGE_LIMIT_MAX, limit - len(found))
-        page, cursor = yield build({"limit": missing, "cursor": cursor})
+        page, cursor, silent = yield build({"limit": missing, "cursor": cursor})
         found += page
+        away.update(silent)
         if cursor is None:
             break
+    found.away = sorted(away)
     return found
 
 
-def added_up(parts: Sequence[DeadGroup]) -> list[DeadGroup]:
+def added_up(parts: Listing[DeadGroup]) -> Listing[DeadGroup]:
     """Groups of the dead, each once, most first: a list of them may hold parts of one on several pages."""
     found: dict[tuple[str, str], DeadGroup] = {}
     for part in parts:
@@ -118,7 +119,9 @@ def added_up(parts: Sequence[DeadGroup]) -> list[DeadGroup]:
                     "dag": newest.dag or group.dag or part.dag,
                 }
             )
-    return sorted(found.values(), key=lambda group: (-group.count, group.topic, group.error))
+    added = Listing(sorted(found.values(), key=lambda group: (-group.count, group.topic, group.error)))
+    added.away = parts.away
+    return added
 
 
 class Shards:
@@ -158,7 +161,7 @@ class Shards:
         self._stale_at = self._clock() + SHARDS_KEPT_S
 
 
-def _shards_page(query: dict[str, Any]) -> Call[tuple[list[ShardHealth], str | None]]:
+def _shards_page(query: dict[str, Any]) -> Call[Part[ShardHealth]]:
     return verbs.call(verbs.SHARDS, verbs.page_of(ShardHealth), query=query)
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel
 
-from headgate._calls.elements import Dequeued, Leased, Result
+from headgate._calls.elements import Dequeued, Leased, Part, Result
 from headgate.errors import Invalid
 
 T = TypeVar("T")
@@ -202,11 +202,12 @@ def dequeued(answer: Any) -> Dequeued:
     return Dequeued(leased(answer), acks, nacks)
 
 
-def page_of(model: type[M]) -> Callable[[Any], tuple[list[M], str | None]]:
-    """Parses one page of a list: its elements, and the cursor of the next page."""
+def page_of(model: type[M]) -> Callable[[Any], Part[M]]:
+    """Parses one page of a list."""
 
-    def parse(answer: Any) -> tuple[list[M], str | None]:
-        return [model.model_validate(element) for element in answer["items"]], answer.get("next_cursor")
+    def parse(answer: Any) -> Part[M]:
+        elements = [model.model_validate(element) for element in answer["items"]]
+        return Part(elements, answer.get("next_cursor"), answer.get("away", ()))
 
     return parse
 

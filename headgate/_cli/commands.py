@@ -13,7 +13,7 @@ from headgate._calls.dag import MADE_KEY, Dag
 from headgate._calls.elements import Result
 from headgate._calls.verbs import present
 from headgate._cli import local_run
-from headgate._cli.output import Progress, gist, plain, printable, show_fields, show_json, show_table
+from headgate._cli.output import Progress, gist, plain, printable, show_fields, show_json, show_table, told
 from headgate._cli.submitting import submit
 from headgate._client.async_client import AsyncClient
 from headgate._client.client import Client
@@ -231,7 +231,7 @@ def item(args: Args) -> int:
 
 def items(args: Args) -> int:
     with _client(args) as client:
-        found = client.items(args.topic, args.state, limit=args.limit)
+        found = told(client.items(args.topic, args.state, limit=args.limit))
         rows = (
             found
             if args.output == "json"
@@ -246,7 +246,7 @@ def items(args: Args) -> int:
 
 def topics(args: Args) -> int:
     with _client(args) as client:
-        show_rows(args, client.topics(), _TOPIC_COLUMNS, f"no active topics in {client.namespace}")
+        show_rows(args, told(client.topics()), _TOPIC_COLUMNS, f"no active topics in {client.namespace}")
     return OK
 
 
@@ -280,7 +280,7 @@ def share(args: Args) -> int:
 def namespaces(args: Args) -> int:
     with _client(args) as client:
         columns = ("namespace", "enqueues_per_minute", "enqueued_last_minute", "in_flight_max", "in_flight")
-        show_rows(args, client.namespaces(), columns, "no namespaces")
+        show_rows(args, told(client.namespaces()), columns, "no namespaces")
     return OK
 
 
@@ -321,7 +321,7 @@ def dag_submit(args: Args) -> int:
 
 def dag_list(args: Args) -> int:
     with _client(args) as client:
-        found = client.dags(state=args.state, name=args.name, key=args.key, limit=args.limit)
+        found = told(client.dags(state=args.state, name=args.name, key=args.key, limit=args.limit))
     if args.output == "json":
         show_json(found, sys.stdout)
     else:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from headgate import wire
 from headgate._calls.verbs import present
 from headgate._cli import commands
-from headgate._cli.output import plain
+from headgate._cli.output import LiveLine, plain
 from headgate._client.client import Client
 from headgate._stderr import stderr_line
 from headgate.errors import Invalid, NotFound
@@ -38,19 +38,17 @@ def export(args: commands.Args) -> int:
     reached = read_reached(path) if path.exists() else Reached()
     since = max(filter(None, (args.since, reached.finished_at)), default=None)
     count, last = 0, reached.finished_at
-    with commands.client_of(args) as client, path.open("ab") as out:
+    with commands.client_of(args) as client, path.open("ab") as out, LiveLine(sys.stderr) as progress:
         out.truncate(reached.size)
         for dag in _ended(client, since, args.until):
             if dag.id in reached.ids and dag.finished_at == reached.finished_at:
                 continue
             try:
-                _write(out, client, dag)
+                _write(out, client, dag, progress, count)
             except NotFound:
                 stderr_line(f"{dag.id} was dropped before it could be exported")
                 continue
             count, last = count + 1, dag.finished_at
-            if sys.stderr.isatty():
-                sys.stderr.write(f"\r{count} DAGs")
         out.flush()
         os.fsync(out.fileno())
         if args.mark and last is not None:
@@ -98,9 +96,11 @@ def _ended(client: Client, since: datetime | None, until: datetime | None) -> It
         seen = {dag.id for dag in page if dag.finished_at == since}
 
 
-def _write(out: BinaryIO, client: Client, dag: wire.Dag) -> None:
+def _write(out: BinaryIO, client: Client, dag: wire.Dag, progress: LiveLine, before: int) -> None:
     _line(out, {"dag": plain(dag)})
-    for node in client.dag(dag.id).export():
+    for count, node in enumerate(client.dag(dag.id).export()):
+        if not count % 1_000:
+            progress.update(f"DAG {before + 1}: {count} of {dag.nodes.total} nodes")
         _line(out, {"node": plain(node)})
     _line(out, present(end=dag.id, finished_at=dag.finished_at and dag.finished_at.isoformat()))
 

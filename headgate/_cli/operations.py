@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 from headgate import wire
 from headgate._calls.verbs import present
 from headgate._cli import commands
-from headgate._cli.output import OperationProgress, printable, show_fields, show_json
+from headgate._cli.output import LiveLine, OperationProgress, printable, show_fields, show_json, told
 from headgate._client.client import Client
 from headgate._stderr import stderr_line
 from headgate.errors import Invalid
@@ -62,7 +62,9 @@ def operate(args: Args) -> int:
                 return commands.OK
             stderr_line("headgate: nothing was done; say --yes if you mean it")
             return commands.USAGE
-        begun = client.begin_operation(args.kind, **wanted)
+        with LiveLine(sys.stderr) as line:
+            line.update(f"{args.kind} begins ...")
+            begun = client.begin_operation(args.kind, **wanted)
         if args.no_wait:
             return _show(args, begun)
         return _follow(args, client, begun)
@@ -142,7 +144,7 @@ def _filter_text(operation: wire.Operation) -> str:
 def listing(args: Args) -> int:
     """operations list."""
     with commands._client(args) as client:
-        found = client.operations(limit=args.limit)
+        found = told(client.operations(limit=args.limit))
     if args.output == "json":
         show_json(found, sys.stdout)
         return commands.OK
@@ -178,7 +180,7 @@ def stop(args: Args) -> int:
 def dead(args: Args) -> int:
     """dead."""
     with commands._client(args) as client:
-        groups = client.dead(args.topic)
+        groups = told(client.dead(args.topic))
     if args.output == "json":
         show_json(groups, sys.stdout)
         return commands.OK

@@ -9,14 +9,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from typing import Any, Final, Self, TextIO, TypeVar
 
 from pydantic import BaseModel
 
 from headgate import wire
+from headgate._calls.elements import Listing
+from headgate._stderr import stderr_line
 
 CELL_CHARS_MAX: Final = 60
 LINE_EVERY_S: Final = 2.0
+T = TypeVar("T")
 
 
 def plain(value: Any) -> Any:
@@ -28,6 +31,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: plain(element) for name, element in value.items()}
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+def told(found: Listing[T]) -> Listing[T]:
+    """A list, once it was said what is missing there."""
+    if found.away:
+        shards = ", ".join(map(str, found.away))
+        one, them = ("shard", "does") if len(found.away) == 1 else ("shards", "do")
+        stderr_line(f"headgate: {one} {shards} {them} not answer: what is there is missing here")
+    return found
 
 
 def show_json(value: Any, out: TextIO) -> None:
@@ -169,6 +181,37 @@ def bar(done: int, total: int, out: TextIO, width: int = 24) -> str:
     return full * filled + empty * (width - filled)
 
 
+class LiveLine:
+    """How far something is: one line on a terminal, that is drawn anew and gone at the end; nothing elsewhere."""
+
+    def __init__(self, out: TextIO | None) -> None:
+        self._out = out if out is not None and out.isatty() else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def steps(self, done: int, total: int, unit: str) -> None:
+        """So many of so many."""
+        if self._out is not None:
+            self.update(f"{bar(done, total, self._out)} {done}/{total} {unit}")
+
+    def update(self, text: str) -> None:
+        """Draw the line anew."""
+        if self._out is not None:
+            columns = shutil.get_terminal_size().columns
+            self._out.write("\r\x1b[K" + printable(text)[: columns - 1])
+            self._out.flush()
+
+    def close(self) -> None:
+        """Take it away."""
+        if self._out is not None:
+            self._out.write("\r\x1b[K")
+            self._out.flush()
+
+
 class Progress:
     """A DAG's progress: one live line on a terminal, else a line whenever it has changed, at most every 2 s."""
 
@@ -229,7 +272,7 @@ class OperationProgress(Progress):
 
     def _text(self, operation: Any) -> str:
         done, total = operation.scanned, max(operation.total, operation.scanned)
-        bar = self._bar(total if operation.state == "done" else done, total)
+        bar = self._bar(*((1, 1) if operation.state == "done" else (done, total)))
         return f"{operation.kind} {operation.state} {bar} {self._counts(operation)}{self._speed(done)}"
 
     def _counts(self, operation: Any) -> str:

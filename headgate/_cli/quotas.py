@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from headgate import wire
 from headgate._cli import commands
-from headgate._cli.output import show_fields, show_json, show_table
+from headgate._cli.output import show_fields, show_json, show_table, told
 
 QUOTAS: Final = """\
 examples:
@@ -62,7 +62,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 def listing(args: Args) -> int:
     """quotas list."""
     with commands.client_of(args) as client:
-        found = client.namespaces()
+        found = told(client.namespaces())
     if args.output == "json":
         show_json(found, sys.stdout)
     elif found:

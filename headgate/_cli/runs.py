@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from headgate import wire
 from headgate._cli import commands
-from headgate._cli.output import printable, show_fields, show_json, show_table
+from headgate._cli.output import LiveLine, printable, show_fields, show_json, show_table, told
 from headgate._cli.workflow import SEEDS_MAX, Add, function_named, history_in
 from headgate._stderr import stderr_line
 from headgate._worker.deciders import PINNED_TOPIC, TOPIC
@@ -111,12 +111,14 @@ def start(args: Args) -> int:
 def list_runs(args: Args) -> int:
     """workflow list."""
     with commands.client_of(args) as client:
-        found = client.workflows.list(
-            type=args.type,
-            state=args.state,
-            version=args.version,
-            stuck=True if args.stuck else None,
-            limit=args.limit,
+        found = told(
+            client.workflows.list(
+                type=args.type,
+                state=args.state,
+                version=args.version,
+                stuck=True if args.stuck else None,
+                limit=args.limit,
+            )
         )
     if args.output == "json":
         show_json(list(found), sys.stdout)
@@ -187,8 +189,8 @@ def move(args: Args) -> int:
 def versions(args: Args) -> int:
     """workflow versions."""
     with commands.client_of(args) as client:
-        open_runs = client.workflows.list(type=args.type, state="running", limit=args.limit)
-        known = Counter(each.topic for worker in client.workers.all() for each in worker.topics)
+        open_runs = told(client.workflows.list(type=args.type, state="running", limit=args.limit))
+        known = Counter(each.topic for worker in told(client.workers.all()) for each in worker.topics)
     rows = version_rows(open_runs, known)
     if args.output == "json":
         show_json(rows, sys.stdout)
@@ -235,9 +237,13 @@ def cancel(args: Args) -> int:
         raise Invalid("give an id, or which runs: --type, --version, --stuck")
     if not some:
         return _verb("cancel")(args)
-    with commands.client_of(args) as client:
+    with commands.client_of(args) as client, LiveLine(sys.stderr) as line:
         count = client.workflows.cancel_all(
-            type=args.type, version=args.version, stuck=args.stuck or None, reason=args.reason
+            type=args.type,
+            version=args.version,
+            stuck=args.stuck or None,
+            reason=args.reason,
+            progress=lambda done, total: line.steps(done, total, "runs"),
         )
     sys.stdout.write(f"asked to end: {count}\n")
     return commands.OK
@@ -295,7 +301,12 @@ def check(args: Args) -> int:
             kept.append(Path(directory))
         files = [file for place in kept for file in sorted(place.glob("*.json"))]
         if args.seeds == 1:
-            parted = [found for file in files if (found := _parted_from(file, function))]
+            parted = []
+            with LiveLine(sys.stderr) as progress:
+                for count, file in enumerate(files):
+                    progress.steps(count, len(files), "runs")
+                    if found := _parted_from(file, function):
+                        parted.append(found)
         else:
             parted = _parted_under_seeds(args, kept)
     if args.output == "json":
@@ -308,8 +319,10 @@ def check(args: Args) -> int:
 
 
 def _save_open_runs(args: Args, directory: Path) -> None:
-    with commands.client_of(args) as client:
-        for number, run in enumerate(client.workflows.list(type=args.type, state="running", limit=args.sample)):
+    with commands.client_of(args) as client, LiveLine(sys.stderr) as progress:
+        open_runs = told(client.workflows.list(type=args.type, state="running", limit=args.sample))
+        for number, run in enumerate(open_runs):
+            progress.steps(number, len(open_runs), "runs read")
             found = client.workflows.get(run.id).history()
             (directory / f"{number:06d}.json").write_text(json.dumps(found))
 
@@ -317,8 +330,10 @@ def _save_open_runs(args: Args, directory: Path) -> None:
 def _parted_under_seeds(args: Args, kept: Sequence[Path]) -> list[dict[str, Any]]:
     """Each hash seed in a process of its own, since it holds for a whole one; what parts under the first that any
     part under."""
+    progress = LiveLine(sys.stderr)
     for seed in range(args.seeds):
         parted: list[dict[str, Any]] = []
+        progress.steps(seed, args.seeds, "seeds")
         for place in kept:
             options = ["--sample", "0", "--corpus", str(place), "--seeds", "1", "-o", "json"]
             run = subprocess.run(  # noqa: S603 (this very program)
@@ -331,7 +346,9 @@ def _parted_under_seeds(args: Args, kept: Sequence[Path]) -> list[dict[str, Any]
                 raise Invalid(run.stderr.decode(errors="replace").strip())
             parted += json.loads(run.stdout)["parted"]
         if parted:
+            progress.close()
             return [{**one, "hash_seed": seed} for one in parted]
+    progress.close()
     return []
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 from headgate import wire
 from headgate._calls.dag import Dag
 from headgate._cli import commands
-from headgate._cli.output import show_fields, show_json, show_table
+from headgate._cli.output import show_fields, show_json, show_table, told
 
 SCHEDULES: Final = """\
 examples:
@@ -107,7 +107,7 @@ def put(args: Args) -> int:
 def listing(args: Args) -> int:
     """schedule list."""
     with commands.client_of(args) as client:
-        found = client.schedules.all()
+        found = told(client.schedules.all())
     if args.output == "json":
         show_json(found, sys.stdout)
     elif found:

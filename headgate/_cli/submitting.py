@@ -7,7 +7,7 @@ from typing import Any
 from headgate._calls.dag import Dag, Submitted, submission
 from headgate._calls.flows import Flow
 from headgate._calls.verbs import Call
-from headgate._cli.output import bar
+from headgate._cli.output import LiveLine
 from headgate._client.client import Client
 from headgate.errors import HeadgateError
 from headgate.wire import NodeAdded
@@ -45,17 +45,12 @@ class _Progress:
     def __init__(self, total: int) -> None:
         self._total = total
         self._done = 0
-        self._live = sys.stderr.isatty()
+        self._line = LiveLine(sys.stderr)
 
     def add(self, answer: Any) -> None:
         if isinstance(answer, list):
             self._done += sum(isinstance(element, NodeAdded) for element in answer)
-        if self._live:
-            shown = bar(self._done, self._total, sys.stderr)
-            sys.stderr.write(f"\r\x1b[K{shown} {self._done}/{self._total} nodes")
-            sys.stderr.flush()
+        self._line.steps(self._done, self._total, "nodes")
 
     def close(self) -> None:
-        if self._live:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        self._line.close()

@@ -4,12 +4,14 @@ import contextlib
 import re
 import sys
 import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from headgate import wire
 from headgate._cli import commands
 from headgate._cli.explain import span
-from headgate._cli.output import printable, show_json, show_table
+from headgate._cli.output import printable, show_json, show_table, told
 from headgate._cli.runs import stuck_fields
 from headgate._client.client import Client
 from headgate.errors import HeadgateError, NotFound
@@ -27,12 +29,42 @@ def why(args: commands.Args) -> int:
     if args.output == "json":
         show_json(found, sys.stdout)
         return commands.OK
-    sys.stdout.write(f"{printable(found.sentence)}\n")
-    if len(found.causes) > 1:
-        for cause in found.causes:
-            since = f"  (since {cause.since:%Y-%m-%d %H:%M:%SZ})" if cause.since else ""
-            sys.stdout.write(f"  - {printable(cause.text)}{since}\n")
+    for line in _lines(found):
+        sys.stdout.write(f"{printable(line)}\n")
     return commands.OK
+
+
+def _lines(found: wire.Why) -> Iterator[str]:
+    """Each cause once: the first, or what a node waits for in the end, as the sentence has it, then the others."""
+    causes, sentence = found.causes, found.sentence
+    is_chain = found.about == "node" and len(causes) > 1
+    if is_chain and causes[-1].text in sentence:
+        yield f"{sentence}{_since(causes[-1])}"
+        yield from (f"  - {cause.text}{_since(cause)}" for cause in causes[:-1])
+    elif not is_chain and len(causes) > 1 and (told_chars := _lead(sentence, [cause.text for cause in causes])):
+        rest = sentence[told_chars:].lstrip("; .")
+        yield f"{sentence[: len(causes[0].text)]}.{_since(causes[0])}"
+        yield from (f"  - {cause.text}{_since(cause)}" for cause in causes[1:])
+        yield from [f"{rest[:1].upper()}{rest[1:]}"] if rest else []
+    elif len(causes) > 1:
+        yield sentence
+        yield from (f"  - {cause.text}{_since(cause)}" for cause in causes)
+    else:
+        yield f"{sentence}{_since(causes[0]) if causes else ''}"
+
+
+def _lead(sentence: str, texts: list[str]) -> int:
+    """How much of a sentence is the first causes, as it has them; 0: it says something else."""
+    for count in range(3, 0, -1):
+        lead = "; ".join(texts[:count])
+        if sentence[:1].casefold() == lead[:1].casefold() and sentence[1:].startswith(lead[1:]):
+            return len(lead)
+    return 0
+
+
+def _since(cause: Cause) -> str:
+    is_over = cause.since is not None and cause.since <= datetime.now(UTC)  # else that is when it ends
+    return f"  (since {cause.since:%Y-%m-%d %H:%M:%SZ})" if is_over else ""
 
 
 def _why(client: Client, what: str | None, node: str | None) -> wire.Why:
@@ -100,7 +132,7 @@ def top(args: commands.Args) -> int:
 
 
 def _topics(client: Client, args: commands.Args) -> tuple[list[dict[str, Any]], str]:
-    topics = sorted(client.topics(), key=lambda topic: -topic.ready)
+    topics = sorted(told(client.topics()), key=lambda topic: -topic.ready)
     sums = ", ".join(f"{sum(getattr(t, name) for t in topics)} {name}" for name in ("ready", "leased", "dead"))
     return [
         topic.model_dump() for topic in topics[: args.rows]
@@ -117,7 +149,7 @@ def _namespaces(
     client: Client, before: dict[str, int], args: commands.Args
 ) -> tuple[list[dict[str, Any]], str, dict[str, int]]:
     """`more`: by how much the items of each have become more since the last look, which shows who floods."""
-    found = sorted(client.namespaces(), key=lambda one: -one.items)
+    found = sorted(told(client.namespaces()), key=lambda one: -one.items)
     rows = [
         {**one.model_dump(), "more": one.items - before[one.namespace] if one.namespace in before else None}
         for one in found

@@ -5,7 +5,7 @@ import sys
 from typing import Any, Final
 
 from headgate._cli import commands
-from headgate._cli.output import show_json, show_table
+from headgate._cli.output import show_json, show_table, told
 
 _COLUMNS: Final = ["name", "state", "host", "version", "topics", "slots", "running", "since", "last_seen"]
 
@@ -19,7 +19,7 @@ def add_command(root: Any) -> None:
 def workers(args: argparse.Namespace) -> int:
     """List them, by name."""
     with commands.client_of(args) as client:
-        found = client.workers.all(gone=args.gone)
+        found = told(client.workers.all(gone=args.gone))
     if args.output == "json":
         show_json(found, sys.stdout)
     elif found:

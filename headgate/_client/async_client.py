@@ -216,7 +216,7 @@ class AsyncClient:
         *,
         limit: int | None = None,
         namespace: str | None = None,
-    ) -> list[wire.ItemView]:
+    ) -> elements.Listing[wire.ItemView]:
         """All items of a topic, a state, or both; or the first `limit`."""
         return await self._list(
             verbs.ITEMS, wire.ItemView, limit, {"topic": topic, "state": state}, ns=namespace or self.namespace
@@ -246,7 +246,7 @@ class AsyncClient:
 
     # Topics
 
-    async def topics(self, *, namespace: str | None = None) -> list[wire.TopicStats]:
+    async def topics(self, *, namespace: str | None = None) -> elements.Listing[wire.TopicStats]:
         """The active topics and how many items each holds."""
         return await self._list(verbs.TOPICS, wire.TopicStats, None, {}, ns=namespace or self.namespace)
 
@@ -305,11 +305,15 @@ class AsyncClient:
         """Stop an operation where it is; what it did stays done."""
         return await self._operation(verbs.OPERATION_CANCEL, operation_id, namespace)
 
-    async def operations(self, *, limit: int | None = None, namespace: str | None = None) -> list[wire.Operation]:
+    async def operations(
+        self, *, limit: int | None = None, namespace: str | None = None
+    ) -> elements.Listing[wire.Operation]:
         """Operations, newest first: all of the last week, or the first `limit`."""
         return await self._list(verbs.OPERATIONS, wire.Operation, limit, {}, ns=namespace or self.namespace)
 
-    async def dead(self, topic: str | None = None, *, namespace: str | None = None) -> list[wire.DeadGroup]:
+    async def dead(
+        self, topic: str | None = None, *, namespace: str | None = None
+    ) -> elements.Listing[wire.DeadGroup]:
         """Dead items by topic and kind of error, most first. A group's `error` can be given to
         `begin_operation`.
         """
@@ -361,7 +365,7 @@ class AsyncClient:
             verbs.call(verbs.NAMESPACE, wire.Namespace.model_validate, ns=name or self.namespace)
         )
 
-    async def namespaces(self) -> list[wire.Namespace]:
+    async def namespaces(self) -> elements.Listing[wire.Namespace]:
         """All namespaces that the token may see."""
         return await self._list(verbs.NAMESPACES, wire.Namespace, None, {})
 
@@ -417,7 +421,7 @@ class AsyncClient:
         key: str | None = None,
         limit: int | None = None,
         namespace: str | None = None,
-    ) -> list[wire.Dag]:
+    ) -> elements.Listing[wire.Dag]:
         """All DAGs, or those in `state`, called `name` or made with `key`, or the first `limit` of them."""
         query = {"state": state, "name": name, "key": key}
         return await self._list(verbs.DAGS, wire.Dag, limit, query, ns=namespace or self.namespace)
@@ -471,7 +475,7 @@ class AsyncClient:
 
     async def _list(
         self, verb: Verb, model: type[verbs.M], limit: int | None, query: Mapping[str, Any], *, ns: str = ""
-    ) -> list[verbs.M]:
+    ) -> elements.Listing[verbs.M]:
         parse = verbs.page_of(model)
         return await self._run(
             flows.listed(lambda page: verbs.call(verb, parse, query={**query, **page}, ns=ns), limit)

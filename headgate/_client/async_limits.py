@@ -3,6 +3,7 @@
 from typing import Any
 
 from headgate._calls import verbs
+from headgate._calls.elements import Part
 from headgate._calls.flows import listed
 from headgate._calls.verbs import Call
 from headgate._client.async_sender import AsyncSender
@@ -20,7 +21,7 @@ class AsyncLimits:
         parse = verbs.page_of(TopicLimitsView)
         ns = namespace or self._client.namespace
 
-        def build(page: dict[str, Any]) -> Call[tuple[list[TopicLimitsView], str | None]]:
+        def build(page: dict[str, Any]) -> Call[Part[TopicLimitsView]]:
             return verbs.call(verbs.TOPIC_LIMITS, parse, query=page, ns=ns)
 
         return await self._client._run(listed(build, limit))
@@ -29,8 +30,8 @@ class AsyncLimits:
         """The limits of a topic, and what is throttled of it; None: nothing is."""
         ns = namespace or self._client.namespace
         parse = verbs.page_of(TopicLimitsView)
-        found, _ = await self._client._send(verbs.call(verbs.TOPIC_LIMITS, parse, query={"topic": topic}, ns=ns))
-        return found[0] if found else None
+        page = await self._client._send(verbs.call(verbs.TOPIC_LIMITS, parse, query={"topic": topic}, ns=ns))
+        return page.elements[0] if page.elements else None
 
     async def put(
         self,

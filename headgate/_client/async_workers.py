@@ -3,6 +3,7 @@
 from typing import Any
 
 from headgate._calls import verbs
+from headgate._calls.elements import Listing, Part
 from headgate._calls.flows import listed
 from headgate._calls.verbs import Call
 from headgate._client.async_sender import AsyncSender
@@ -17,13 +18,13 @@ class AsyncWorkers:
 
     async def all(
         self, *, gone: bool = False, limit: int | None = None, namespace: str | None = None
-    ) -> list[WorkerView]:
+    ) -> Listing[WorkerView]:
         """Workers that are there, by name, or the first `limit`; with `gone` those that went lately."""
         parse = verbs.page_of(WorkerView)
         ns = namespace or self._client.namespace
         asked = {"gone": "true"} if gone else {}
 
-        def build(page: dict[str, Any]) -> Call[tuple[list[WorkerView], str | None]]:
+        def build(page: dict[str, Any]) -> Call[Part[WorkerView]]:
             return verbs.call(verbs.WORKERS, parse, query={**page, **asked}, ns=ns)
 
         return await self._client._run(listed(build, limit))

@@ -2,16 +2,17 @@
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
 
 from headgate import wire
 from headgate._calls import run_verbs, verbs
+from headgate._calls.elements import Listing
 from headgate._calls.flows import listed
 from headgate._calls.verbs import Call, Verb, present
 from headgate._client.async_sender import AsyncSender
-from headgate.errors import NotFound
+from headgate.errors import NotFound, Unavailable
 from headgate.wire.workflow import Accepted, RunState, RunUpdate, WorkflowRun
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class AsyncWorkflows:
         version: str | None = None,
         limit: int | None = None,
         namespace: str | None = None,
-    ) -> Sequence[WorkflowRun]:
+    ) -> Listing[WorkflowRun]:
         """Runs, newest first."""
         ns, parse = namespace or self._client.namespace, verbs.page_of(WorkflowRun)
         wanted = None if stuck is None else str(stuck).lower()
@@ -95,20 +96,28 @@ class AsyncWorkflows:
         stuck: bool | None = None,
         reason: str | None = None,
         namespace: str | None = None,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> int:
         """Ask all runs that `list` would show as running to end; how many these were. Sent again, those that have
-        not ended are asked once more, which changes nothing.
+        not ended are asked once more, which changes nothing. `progress` is told how many were asked, of how many.
 
         Raises:
             ValueError: neither `type` nor `version` nor `stuck` says which.
+            Unavailable: a shard does not answer, whose runs would go on; nothing was done.
         """
         if type is None and version is None and not stuck:
             raise ValueError("say which: type=, version= or stuck=True")
         found = await self.list(type=type, state="running", version=version, stuck=stuck, namespace=namespace)
-        for run in found:
+        if found.away:
+            raise Unavailable(
+                f"shard {found.away[0]} does not answer, and its runs would go on: nothing was cancelled",
+                code="shard_unavailable",
+            )
+        for count, run in enumerate(found, 1):
             # One that has ended meanwhile and was dropped needs no end.
             with suppress(NotFound):
                 await self.get(run.id, namespace=namespace).cancel(reason)
+            progress(count, len(found))
         return len(found)
 
 

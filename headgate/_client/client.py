@@ -212,7 +212,7 @@ class Client:
         *,
         limit: int | None = None,
         namespace: str | None = None,
-    ) -> list[wire.ItemView]:
+    ) -> elements.Listing[wire.ItemView]:
         """All items of a topic, a state, or both; or the first `limit`."""
         return self._list(
             verbs.ITEMS, wire.ItemView, limit, {"topic": topic, "state": state}, ns=namespace or self.namespace
@@ -242,7 +242,7 @@ class Client:
 
     # Topics
 
-    def topics(self, *, namespace: str | None = None) -> list[wire.TopicStats]:
+    def topics(self, *, namespace: str | None = None) -> elements.Listing[wire.TopicStats]:
         """The active topics and how many items each holds."""
         return self._list(verbs.TOPICS, wire.TopicStats, None, {}, ns=namespace or self.namespace)
 
@@ -301,11 +301,13 @@ class Client:
         """Stop an operation where it is; what it did stays done."""
         return self._operation(verbs.OPERATION_CANCEL, operation_id, namespace)
 
-    def operations(self, *, limit: int | None = None, namespace: str | None = None) -> list[wire.Operation]:
+    def operations(
+        self, *, limit: int | None = None, namespace: str | None = None
+    ) -> elements.Listing[wire.Operation]:
         """Operations, newest first: all of the last week, or the first `limit`."""
         return self._list(verbs.OPERATIONS, wire.Operation, limit, {}, ns=namespace or self.namespace)
 
-    def dead(self, topic: str | None = None, *, namespace: str | None = None) -> list[wire.DeadGroup]:
+    def dead(self, topic: str | None = None, *, namespace: str | None = None) -> elements.Listing[wire.DeadGroup]:
         """Dead items by topic and kind of error, most first. A group's `error` can be given to
         `begin_operation`.
         """
@@ -353,7 +355,7 @@ class Client:
         """A namespace with its quotas and their use."""
         return self._send(verbs.call(verbs.NAMESPACE, wire.Namespace.model_validate, ns=name or self.namespace))
 
-    def namespaces(self) -> list[wire.Namespace]:
+    def namespaces(self) -> elements.Listing[wire.Namespace]:
         """All namespaces that the token may see."""
         return self._list(verbs.NAMESPACES, wire.Namespace, None, {})
 
@@ -409,7 +411,7 @@ class Client:
         key: str | None = None,
         limit: int | None = None,
         namespace: str | None = None,
-    ) -> list[wire.Dag]:
+    ) -> elements.Listing[wire.Dag]:
         """All DAGs, or those in `state`, called `name` or made with `key`, or the first `limit` of them."""
         query = {"state": state, "name": name, "key": key}
         return self._list(verbs.DAGS, wire.Dag, limit, query, ns=namespace or self.namespace)
@@ -463,7 +465,7 @@ class Client:
 
     def _list(
         self, verb: Verb, model: type[verbs.M], limit: int | None, query: Mapping[str, Any], *, ns: str = ""
-    ) -> list[verbs.M]:
+    ) -> elements.Listing[verbs.M]:
         parse = verbs.page_of(model)
         return self._run(flows.listed(lambda page: verbs.call(verb, parse, query={**query, **page}, ns=ns), limit))
 

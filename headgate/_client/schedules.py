@@ -8,6 +8,7 @@ from typing import Any, TypeVar, Unpack
 from headgate import wire
 from headgate._calls import verbs
 from headgate._calls.dag import Dag
+from headgate._calls.elements import Listing, Part
 from headgate._calls.flows import listed
 from headgate._calls.schedule_body import ScheduleOptions, dag_of, schedule_body
 from headgate._calls.verbs import Call, Verb, present
@@ -60,7 +61,7 @@ class Schedules:
         """
         return self._send(verbs.SCHEDULE, wire.Schedule.model_validate, namespace, schedule_id)
 
-    def all(self, *, limit: int | None = None, namespace: str | None = None) -> list[wire.Schedule]:
+    def all(self, *, limit: int | None = None, namespace: str | None = None) -> Listing[wire.Schedule]:
         """All schedules by id, or the first `limit`."""
         parse = verbs.page_of(wire.Schedule)
         return self._client._run(
@@ -110,7 +111,7 @@ class Schedules:
         """What became of slots, newest first: all that are kept, or the first `limit`."""
         parse = verbs.page_of(wire.Tick)
 
-        def build(page: dict[str, Any]) -> Call[tuple[list[wire.Tick], str | None]]:
+        def build(page: dict[str, Any]) -> Call[Part[wire.Tick]]:
             return self._call(verbs.SCHEDULE_TICKS, parse, namespace, schedule_id, query=page)
 
         return self._client._run(listed(build, limit))

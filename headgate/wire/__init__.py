@@ -5,11 +5,8 @@ the default limits. A service whose settings are tighter checks again; the sizes
 (`*_BYTES_MAX`, `encoded_bytes`) are always the services' to check, since they answer 413. Responses ignore
 what they do not know, so an older client reads a newer service.
 
-Requests validate the same from Python objects and from JSON text. `field_errors` turns a failed validation
-into the `errors` of a problem, with JSON pointers.
-
-A field that is absent and one that is null mean the same, except `output` of an ack: present, even null, is
-an output (`"output" in item.model_fields_set`).
+Requests validate the same from Python objects and from JSON text; `field_errors` makes `errors` of a failed one.
+An absent field means null, but for `output` of an ack: null is an output (`"output" in item.model_fields_set`).
 """
 
 from headgate.wire.base import (
@@ -94,6 +91,7 @@ from headgate.wire.base import (
     ReviveStatus,
     RunOn,
     ShardState,
+    SpreadPage,
     StandingKind,
     Topic,
     Trigger,
@@ -461,6 +459,7 @@ __all__ = [
     "ShardState",
     "SignalSpec",
     "SkipNodes",
+    "SpreadPage",
     "StandingKind",
     "StartWorkflow",
     "SubDag",

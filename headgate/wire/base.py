@@ -291,6 +291,14 @@ class Page(Response, Generic[T]):
     next_cursor: str | None = None
 
 
+class SpreadPage(Page[T], Generic[T]):
+    """A page of a list over all shards, of those that answer; there is none (503) while none of them does."""
+
+    away: list[int] = Field(
+        default_factory=list, description="shards that did not answer: what is there is missing in `items`"
+    )
+
+
 def pointer_of(loc: Iterable[str | int]) -> str:
     """The JSON pointer of a pydantic location."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in loc)

@@ -417,6 +417,9 @@ class Namespace(Response):
     in_flight: int = 0
     items: int = 0
     stored_bytes: int = 0
+    away: list[int] = Field(
+        default_factory=list, description="shards that did not answer: what is there is not counted"
+    )
 
 
 class MinShareView(Response):

@@ -34,6 +34,12 @@ def decode(query: str, cursor: str) -> str:
     return position
 
 
+def page(items: Sequence[Any], next_cursor: str | None, away: Sequence[int]) -> dict[str, Any]:
+    """A page of a list over all shards; `away` are those that did not answer, named where there are any."""
+    found: dict[str, Any] = {"items": items, "next_cursor": next_cursor}
+    return found | {"away": away} if away else found
+
+
 def cut(query: str, found: Sequence[dict[str, Any]], field: str, limit: int, cursor: str | None) -> dict[str, Any]:
     """A page of a list that was read whole, in ascending order of `field` (text, or a number from 0)."""
     after = "" if cursor is None else decode(query, cursor)

@@ -374,7 +374,7 @@ async def test_what_cannot_be_listed_hides_nothing_else(site: Site, browser: Bro
         await opened.go("topics/paused")
         assert await opened.page.inner_text(".lost") == problem["detail"]
         told = await opened.text()
-        assert "It is paused; 7 are ready." in told and "Not every shard answers" in told
+        assert "It is paused; 7 are ready." in told and "There is no list of them now." in told
         await opened.page.goto(f"{site.queue.url}/ui#/default/dead")
         await opened.page.wait_for_function("() => document.querySelector('h1')?.textContent === 'Dead'")
         assert await opened.page.inner_text("#note") == problem["detail"]
@@ -382,6 +382,64 @@ async def test_what_cannot_be_listed_hides_nothing_else(site: Site, browser: Bro
         await opened.page.wait_for_function(
             "() => document.querySelector('h1')?.textContent.startsWith('0198f1a2')"
         )
+
+
+async def test_lists_say_which_shard_they_lack(site: Site, browser: Browser) -> None:
+    """On every page that shows such a list, and no longer than it lacks one."""
+    await filled(site)
+    lacks = True
+    async with look(browser, site.queue.url) as opened:
+
+        async def without(route: Route) -> None:
+            answer = await route.fetch()
+            found = await answer.json()
+            await route.fulfill(response=answer, json={**found, "away": [1]} if lacks else found)
+
+        for lists in ("topics", "dead", "workers", "namespaces", "dags", "schedules", "workflows", "operations"):
+            await opened.page.route(f"**/v1/**/{lists}?*", without)
+            await opened.page.route(f"**/v1/{lists}?*", without)
+        for view in ("topics", "dead", "workers", "namespaces", "operations", "overview", "topics/mail"):
+            await opened.go(view)
+            line = opened.page.locator("p.lost", has_text="queue shard 1")
+            await line.wait_for()
+            assert "what is there is missing here" in await line.inner_text(), view
+        for view in ("dags", "schedules", "runs"):
+            await opened.go(view)
+            await opened.page.locator("p.lost", has_text="DAG shard 1 does not answer").wait_for()
+        lacks = False
+        await opened.go("topics")
+        await opened.page.wait_for_function(
+            "() => document.querySelector('#main .tile') && !document.querySelector('.lost')"
+        )
+
+
+async def test_the_overview_names_a_tenant_that_floods(site: Site, browser: Browser) -> None:
+    """From any namespace's: one click leads to the topic. Tiles lead to what they count."""
+
+    async def flood() -> None:
+        while True:
+            items = {"items": [{"topic": "imports"}] * 100}
+            answer = await site.queue.client.post("/v1/namespaces/acme/enqueue", json=items)
+            assert answer.status_code == 201
+            await asyncio.sleep(0.05)
+
+    flooding = asyncio.create_task(flood())
+    try:
+        async with look(browser, site.queue.url) as opened:
+            await opened.go("overview")
+            row = opened.page.locator("tr", has_text="floods: ")
+            await row.wait_for()
+            assert "come in, 0/s go out" in await row.inner_text()
+            await row.get_by_role("link", name="acme: imports").click()
+            await opened.page.wait_for_function("() => location.hash.endsWith('acme/topics/imports')")
+            await opened.page.wait_for_selector(".plot canvas")
+            assert "In and out" in await opened.text()
+            await opened.go("overview")
+            await opened.page.locator("a.tile", has_text="ready, all namespaces").click()
+            await opened.page.wait_for_function("() => document.querySelector('h1')?.textContent === 'Namespaces'")
+    finally:
+        flooding.cancel()
+        await asyncio.gather(flooding, return_exceptions=True)
 
 
 async def test_a_topic_that_is_mistyped_leads_to_the_one_that_is_meant(site: Site, browser: Browser) -> None:

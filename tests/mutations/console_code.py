@@ -10,6 +10,30 @@ _SITE = "contract/test_console.py"
 
 MUTATIONS = (
     Mutation(
+        "lists-without-a-word",
+        "a list names the shards that it lacks",
+        "shared/http/cursors.py",
+        '    return found | {"away": away} if away else found\n',
+        "    return found\n",
+        ("integration/queue/test_shard_down.py::test_lists_hold_what_is_left_and_name_the_shard_that_is_away",),
+    ),
+    Mutation(
+        "key-where-nobody-answers",
+        "that no DAG has a key is said by all shards that may have it",
+        "services/dag/read/queries.py",
+        "        if key is not None and away and not found:\n",
+        "        if key is None and away and not found:\n",
+        ("integration/dag/test_shard_down.py::test_lists_hold_what_is_left_and_name_the_shard_that_is_away",),
+    ),
+    Mutation(
+        "rates-without-a-bound",
+        "rates are told of a bounded number of topics",
+        "services/queue/duties/topic_rates.py",
+        "            if pair not in known and len(known) >= self._topics_max:\n",
+        "            if pair is None:\n",
+        ("contract/test_metrics.py::test_what_goes_in_and_out_is_told_of_the_topics_of_which_most_moves",),
+    ),
+    Mutation(
         "token-in-an-address",
         "a token that stands in an address is refused",
         "shared/http/edge.py",

@@ -21,6 +21,7 @@ from headgate import (
     JobCall,
     JobHandle,
     Leased,
+    Listing,
     Node,
     Result,
     Retry,
@@ -45,7 +46,7 @@ def queue(client: Client) -> None:
     assert_type(client.dequeue_one("mail"), Leased | None)
     assert_type(client.ack([item.ack({"sent": True}) for item in found])[0].status, str)
     assert_type(client.item("id"), wire.ItemView)
-    assert_type(client.topics(), list[wire.TopicStats])
+    assert_type(client.topics(), Listing[wire.TopicStats])
     assert_type(client.shards(), list[wire.ShardHealth])
 
 

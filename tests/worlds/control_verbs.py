@@ -150,7 +150,7 @@ async def _find(world: Any, rng: Random, dag: Dag) -> None:
         await make(world, rng, dag)
         return
     answer = await world.dag(rng, dag.namespace, "/dags", method="GET", name=dag.name)
-    if answer.known == "ok":
+    if answer.known == "ok" and not answer.body.get("away"):
         dag.is_made = bool(answer.body["items"])
         for found in answer.body["items"][:1]:
             world.dags.named(dag, found["id"])

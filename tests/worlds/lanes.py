@@ -255,7 +255,7 @@ class Lane:
         while True:
             door = rng.choice(self._doors["queue"])
             answer = await self.world.ask(door, method, f"/v1/namespaces/{namespace}{path}", None, query, {})
-            if answer.known == "ok":
+            if answer.known == "ok" and not answer.body.get("away"):
                 return answer
             await asyncio.sleep(_AGAIN_S)
 

@@ -222,7 +222,7 @@ class World:
         query: dict[str, Any] = {"limit": 1000, **given}
         for _ in range(1000):
             answer = await call(rng, namespace, path, method="GET", **query)
-            if answer.known != "ok":
+            if answer.known != "ok" or answer.body.get("away"):
                 return None
             found += answer.body["items"]
             if answer.body["next_cursor"] is None:

@@ -182,7 +182,7 @@ async def skip(
 # -- queries --------------------------------------------------------------------------------------------------
 
 
-@router.get(DAGS_PATH, response_model=wire.Page[wire.Dag], operation_id="dags", tags=["dags"])
+@router.get(DAGS_PATH, response_model=wire.SpreadPage[wire.Dag], operation_id="dags", tags=["dags"])
 async def list_dags(
     ns: NamespaceOf,
     duties: OrchestratorOf,
@@ -193,10 +193,10 @@ async def list_dags(
     cursor: str | None = None,
 ) -> Response:
     """A page of DAGs, newest first; with a `key` the one of that key, or none."""
-    found, more = await duties.queries.dags(
+    found, more, away = await duties.queries.dags(
         ns, state=state, name=clean("name", name), key=clean("key", key), limit=limit, cursor=cursor
     )
-    return json_response({"items": [dag_view(dag) for dag in found], "next_cursor": more})
+    return json_response(cursors.page([dag_view(dag) for dag in found], more, away))
 
 
 @router.get(DAG_PATH, response_model=wire.Dag, operation_id="dag", tags=["dags"])

@@ -11,6 +11,7 @@ from headgate import wire
 from services.dag.api import schedule_intake
 from services.dag.api.routing import Limit, NamespaceOf, OrchestratorOf, path_name
 from services.dag.store.schedules import Schedule, Tick
+from shared.http import cursors
 from shared.http.edge import body_of, json_response
 
 router = APIRouter(tags=["schedules"])
@@ -39,7 +40,7 @@ async def put(
     return json_response(_view(found), 201 if is_new else 200)
 
 
-@router.get(_PATH, response_model=wire.Page[wire.Schedule], operation_id="schedules")
+@router.get(_PATH, response_model=wire.SpreadPage[wire.Schedule], operation_id="schedules")
 async def list_schedules(
     ns: NamespaceOf,
     duties: OrchestratorOf,
@@ -47,8 +48,8 @@ async def list_schedules(
     cursor: str | None = None,
 ) -> Response:
     """A page of schedules, by id; it may hold fewer than `limit` and still have a next."""
-    found, more = await duties.schedules.page(ns, limit=limit, cursor=cursor)
-    return json_response({"items": [_view(each) for each in found], "next_cursor": more})
+    found, more, away = await duties.schedules.page(ns, limit=limit, cursor=cursor)
+    return json_response(cursors.page([_view(each) for each in found], more, away))
 
 
 @router.get(_ONE, response_model=wire.Schedule, operation_id="schedule")

@@ -29,6 +29,7 @@ from services.dag.workflows.reading import History
 from services.dag.workflows.starting import Started
 from services.dag.workflows.values import NewRun, Update
 from shared.errors import ShardUnavailable
+from shared.http import cursors
 from shared.http.edge import body_of, json_response
 
 router = APIRouter(tags=["workflows"])
@@ -59,7 +60,7 @@ async def start(
     return json_response(_view(found) | {"existing": started.existing}, 200 if started.existing else 201)
 
 
-@router.get(_PATH, response_model=wire.Page[wire.WorkflowRun], operation_id="workflows")
+@router.get(_PATH, response_model=wire.SpreadPage[wire.WorkflowRun], operation_id="workflows")
 async def list_runs(
     ns: NamespaceOf,
     duties: OrchestratorOf,
@@ -71,7 +72,7 @@ async def list_runs(
     cursor: str | None = None,
 ) -> Response:
     """A page of runs, newest first."""
-    found, more = await duties.runs.page(
+    found, more, away = await duties.runs.page(
         ns,
         type=clean("type", type),
         state=state,
@@ -80,7 +81,7 @@ async def list_runs(
         limit=limit,
         cursor=cursor,
     )
-    return json_response({"items": [_view(run) for run in found], "next_cursor": more})
+    return json_response(cursors.page([_view(run) for run in found], more, away))
 
 
 @router.get(_ONE, response_model=wire.WorkflowRun, operation_id="workflow")

@@ -20,11 +20,12 @@ from services.dag.store.explain import WaitedNode
 from services.dag.store.reads import HeldSince, ShownNode
 from shared import ids
 from shared.admission.connection_priority import Urgency
-from shared.errors import NotFound, invalid
+from shared.errors import NotFound, ShardUnavailable, invalid
 from shared.http import cursors
 from shared.ids import ShardNo
 from shared.postgres.batcher import Batcher, BatcherLimits
 from shared.postgres.connections import Transaction
+from shared.shards.asking import Listed, ask_all
 from shared.shards.shard_map import Shard
 
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -110,25 +111,30 @@ class Queries:
         key: str | None,
         limit: int,
         cursor: str | None,
-    ) -> tuple[list[Dag], str | None]:
-        """A page of DAGs, newest first; with a `key` there is one at most."""
+    ) -> Listed[Dag, str]:
+        """A page of DAGs, newest first; with a `key` there is one at most.
+
+        Raises:
+            Unavailable: no shard answers, or it is asked for a `key` that a shard that does not may have.
+        """
         query = f"dags|{namespace}|{state}|{name}|{key}"
         before_id = _LAST_ID if cursor is None else cursors.decode(query, cursor)
         if cursor is not None and len(before_id) != len(_LAST_ID):
             raise invalid("/cursor", "this is not a cursor of this list")
-        pages = await asyncio.gather(
-            *(
-                store.reads.list_dags(
-                    shard, namespace, state=state, name=name, key=key, before_id=before_id, rows_max=limit + 1
-                )
-                for shard in self._context.shards
+
+        async def part(shard: Shard) -> list[Dag]:
+            return await store.reads.list_dags(
+                shard, namespace, state=state, name=name, key=key, before_id=before_id, rows_max=limit + 1
             )
-        )
+
+        pages, away = await ask_all(list(self._context.shards), part)
         found = sorted((dag for page in pages for dag in page), key=lambda dag: dag.id, reverse=True)
+        if key is not None and away and not found:
+            raise ShardUnavailable(f"shard {away[0]}, which may have it, does not answer", retry_after_s=1.0)
         more = len(found) > limit
         found = found[:limit]
         await self._look_for_undeclared(found)
-        return found, cursors.encode(query, found[-1].id) if more else None
+        return Listed(found, cursors.encode(query, found[-1].id) if more else None, away)
 
     async def wait(self, namespace: str, dag_id: str, timeout_s: float) -> Dag:
         """A DAG, when it has ended or at the timeout.

@@ -16,6 +16,7 @@ from services.dag.store.schedules import Schedule, ScheduleSettings, Tick
 from shared.errors import NotFound, invalid
 from shared.http import cursors
 from shared.postgres.connections import Transaction
+from shared.shards.asking import Listed, ask_all
 from shared.shards.map_file import SLOTS
 from shared.shards.shard_map import Shard
 
@@ -71,17 +72,16 @@ class Schedules:
             raise _unknown()
         return found
 
-    async def page(self, namespace: str, *, limit: int, cursor: str | None) -> tuple[list[Schedule], str | None]:
+    async def page(self, namespace: str, *, limit: int, cursor: str | None) -> Listed[Schedule, str]:
         """A page of schedules by id; shorter than `limit` where they are large."""
         query = f"schedules|{namespace}"
         after = "" if cursor is None else cursors.decode(query, cursor)
         bytes_max = self._settings.page_bytes_max
-        pages = await asyncio.gather(
-            *(
-                store.schedules.page(shard, namespace, after, rows_max=limit + 1, bytes_max=bytes_max)
-                for shard in self._context.shards
-            )
-        )
+
+        async def part(shard: Shard) -> list[Schedule]:
+            return await store.schedules.page(shard, namespace, after, rows_max=limit + 1, bytes_max=bytes_max)
+
+        pages, away = await ask_all(list(self._context.shards), part)
         # Behind the end of a page that was cut, others' schedules are not told yet.
         cut = [page[-1].id for page in pages if len(page) > limit or _bytes(page) >= bytes_max]
         told = sorted((each for page in pages for each in page), key=lambda schedule: schedule.id)
@@ -93,7 +93,7 @@ class Schedules:
             found.append(schedule)
             left -= _bytes([schedule])
         more = len(found) < len(told) or bool(cut)
-        return found, cursors.encode(query, found[-1].id) if more and found else None
+        return Listed(found, cursors.encode(query, found[-1].id) if more and found else None, away)
 
     async def delete(self, namespace: str, schedule_id: str) -> bool:
         """Delete a schedule and its ticks; whether there was one. Runs go on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ from services.dag.workflows.control import unknown
 from services.dag.workflows.values import Update
 from shared.errors import NotFound, invalid
 from shared.http import cursors
+from shared.shards.asking import Listed, ask_all
 from shared.shards.shard_map import Shard
 
 T = TypeVar("T")
@@ -164,7 +165,7 @@ class RunReader:
         stuck: bool,
         limit: int,
         cursor: str | None,
-    ) -> tuple[list[ShownRun], str | None]:
+    ) -> Listed[ShownRun, str]:
         """A page of runs, newest first: of no more than `limit`, and of bounded bytes."""
         query = f"workflows|{namespace}|{type}|{state}|{version}|{stuck}"
         before_id = _LAST_ID if cursor is None else cursors.decode(query, cursor)
@@ -184,7 +185,8 @@ class RunReader:
             )
             return await store.runs.bytes_of(shard, ids) if ids else {}
 
-        sizes = {dag_id: size for part in await self._of_each_shard(part) for dag_id, size in part.items()}
+        parts, away = await ask_all(list(self._context.shards), part)
+        sizes = {dag_id: size for part in parts for dag_id, size in part.items()}
         newest = sorted(sizes, reverse=True)
         fitting = _fitting(newest[:limit], sizes, self._settings.page_bytes_max)
 
@@ -192,13 +194,11 @@ class RunReader:
             ids = [dag_id for dag_id in fitting if self._context.shard_of(dag_id)[0] is shard]
             return await store.runs.shown(shard, ids, namespace) if ids else []
 
-        shown = {run.run.dag_id: run for part in await self._of_each_shard(whole) for run in part}
+        wholes, gone = await ask_all(list(self._context.shards), whole)
+        shown = {run.run.dag_id: run for part in wholes for run in part}
         more = len(newest) > len(fitting)
         found = [shown[dag_id] for dag_id in fitting if dag_id in shown]
-        return found, cursors.encode(query, fitting[-1]) if more else None
-
-    async def _of_each_shard(self, part: Callable[[Shard], Awaitable[T]]) -> list[T]:
-        return await asyncio.gather(*(part(shard) for shard in self._context.shards))
+        return Listed(found, cursors.encode(query, fitting[-1]) if more else None, sorted({*away, *gone}))
 
 
 def _update(update_id: str, sent: SentSignal, run: Run) -> Update:

@@ -90,7 +90,7 @@ async def get_item(ns: str, item_id: str, caller: CallerOf, process: ProcessOf) 
     return json_response(_view(await process.topics.item(ns, item_id)))
 
 
-@router.get("/v1/namespaces/{ns}/items", response_model=wire.Page[wire.ItemView], tags=["items"])
+@router.get("/v1/namespaces/{ns}/items", response_model=wire.SpreadPage[wire.ItemView], tags=["items"])
 async def list_items(
     ns: str,
     caller: CallerOf,
@@ -103,9 +103,9 @@ async def list_items(
     """A page of items, oldest first; it may hold fewer than `limit` and still have a next."""
     enter(ns, caller, "consume", "ops")
     query = f"items|{ns}|{topic}|{state}"
-    items, after = await process.topics.page(ns, topic, state, limit, _place(query, cursor))
+    items, after, away = await process.topics.page(ns, topic, state, limit, _place(query, cursor))
     more = None if after is None else cursors.encode(query, f"{after[0]:03x}{after[1]}")
-    return json_response({"items": [_view(item) for item in items], "next_cursor": more})
+    return json_response(cursors.page([_view(item) for item in items], more, away))
 
 
 @router.post("/v1/namespaces/{ns}/items/states", response_model=wire.Results[wire.ItemStanding], tags=["items"])
@@ -217,7 +217,7 @@ async def put_namespace(
     return json_response(await process.topics.set_namespace(ns, Quota(**body.model_dump())))
 
 
-@router.get("/v1/namespaces", response_model=wire.Page[wire.Namespace], tags=["namespaces"])
+@router.get("/v1/namespaces", response_model=wire.SpreadPage[wire.Namespace], tags=["namespaces"])
 async def list_namespaces(
     caller: CallerOf,
     process: ProcessOf,
@@ -227,9 +227,9 @@ async def list_namespaces(
     """Namespaces with quota and use."""
     caller.need("ops")
     after = name_in("namespaces", cursor)
-    found, rest = await process.topics.namespaces(limit, after, caller.namespaces)
+    found, rest, away = await process.topics.namespaces(limit, after, caller.namespaces)
     next_cursor = None if rest is None else cursors.encode("namespaces", rest)
-    return json_response({"items": found, "next_cursor": next_cursor})
+    return json_response(cursors.page(found, next_cursor, away))
 
 
 @router.get("/v1/namespaces/{ns}", response_model=wire.Namespace, tags=["namespaces"])
@@ -239,7 +239,7 @@ async def get_namespace(ns: str, caller: CallerOf, process: ProcessOf) -> Respon
     return json_response(await process.topics.namespace(ns))
 
 
-@router.get("/v1/namespaces/{ns}/topics", response_model=wire.Page[wire.TopicStats], tags=["topics"])
+@router.get("/v1/namespaces/{ns}/topics", response_model=wire.SpreadPage[wire.TopicStats], tags=["topics"])
 async def list_topics(
     ns: str,
     caller: CallerOf,
@@ -254,9 +254,9 @@ async def list_topics(
     enter(ns, caller, "consume", "ops")
     query = f"topics|{ns}"
     after = name_in(query, cursor)
-    found, rest = await process.topics.active(ns, limit, after)
+    found, rest, away = await process.topics.active(ns, limit, after)
     next_cursor = None if rest is None else cursors.encode(query, rest)
-    return json_response({"items": found, "next_cursor": next_cursor})
+    return json_response(cursors.page(found, next_cursor, away))
 
 
 def name_in(query: str, cursor: str | None) -> str:

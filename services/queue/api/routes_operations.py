@@ -49,7 +49,7 @@ async def begin_operation(
     return json_response(found, 202 if found["state"] == "running" else 200)
 
 
-@router.get("/v1/namespaces/{ns}/operations", response_model=wire.Page[wire.Operation], tags=["operations"])
+@router.get("/v1/namespaces/{ns}/operations", response_model=wire.SpreadPage[wire.Operation], tags=["operations"])
 async def list_operations(
     ns: str,
     caller: CallerOf,
@@ -62,8 +62,8 @@ async def list_operations(
     before = canonical(cursor) if cursor is not None else None
     if cursor is not None and before is None:
         raise invalid("/cursor", _CHANGED)
-    items, after = await process.operations.page(ns, limit, before)
-    return json_response({"items": items, "next_cursor": after})
+    items, after, away = await process.operations.page(ns, limit, before)
+    return json_response(cursors.page(items, after, away))
 
 
 @router.get("/v1/namespaces/{ns}/operations/{operation}", response_model=wire.Operation, tags=["operations"])
@@ -88,7 +88,7 @@ async def cancel_operation(
     return json_response(await process.operations.cancel(ns, operation))
 
 
-@router.get("/v1/namespaces/{ns}/dead", response_model=wire.Page[wire.DeadGroup], tags=["topics"])
+@router.get("/v1/namespaces/{ns}/dead", response_model=wire.SpreadPage[wire.DeadGroup], tags=["topics"])
 async def list_dead(
     ns: str,
     caller: CallerOf,
@@ -104,8 +104,8 @@ async def list_dead(
     """
     enter(ns, caller, "consume", "ops")
     query = f"dead|{ns}|{topic}"
-    groups, after = await process.dead.groups(ns, topic, limit, _place(query, cursor))
-    return json_response({"items": groups, "next_cursor": None if after is None else _cursor(query, *after)})
+    groups, after, away = await process.dead.groups(ns, topic, limit, _place(query, cursor))
+    return json_response(cursors.page(groups, None if after is None else _cursor(query, *after), away))
 
 
 def _may_touch(caller: Caller, topic: str | None) -> None:

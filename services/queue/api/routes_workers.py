@@ -19,7 +19,7 @@ router = APIRouter()
 
 @router.get(
     "/v1/namespaces/{ns}/workers",
-    response_model=wire.Page[WorkerView],
+    response_model=wire.SpreadPage[WorkerView],
     operation_id="list_workers",
     tags=["workers"],
 )
@@ -37,9 +37,9 @@ async def list_workers(
     """
     enter(ns, caller, "consume", "ops")
     query = f"workers|{ns}|{gone}"
-    found, rest = await process.workers.page(ns, limit, name_in(query, cursor), gone=gone)
+    found, rest, away = await process.workers.page(ns, limit, name_in(query, cursor), gone=gone)
     next_cursor = None if rest is None else cursors.encode(query, rest)
-    return json_response({"items": found, "next_cursor": next_cursor})
+    return json_response(cursors.page(found, next_cursor, away))
 
 
 @router.post(

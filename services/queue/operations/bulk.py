@@ -33,6 +33,7 @@ from shared.ids import ShardNo, canonical, new_id, shard_of, time_ms_of
 from shared.log import log
 from shared.postgres.connections import Transaction
 from shared.postgres.rows import Asked
+from shared.shards.asking import Listed
 
 T = TypeVar("T")
 
@@ -154,10 +155,8 @@ class Operations:
             raise NotFound("there is no such operation here; they are dropped a while after their end")
         return found[0]
 
-    async def page(
-        self, namespace: str, limit: int, before: str | None
-    ) -> tuple[list[dict[str, Any]], str | None]:
-        """Operations of a namespace, newest first, and the id behind which the next page begins."""
+    async def page(self, namespace: str, limit: int, before: str | None) -> Listed[dict[str, Any], str]:
+        """Operations of a namespace, newest first; the next page begins behind an id."""
 
         refuse_if_standing(living(self._stores))
 
@@ -165,9 +164,10 @@ class Operations:
             before_id = before or "ffffffff-ffff-ffff-ffff-ffffffffffff"
             return await store_operations.listed(store.pool, namespace, before_id, limit)
 
-        listed, _ = await self._ask(at)
+        listed, silent = await self._ask(at)
         ids = sorted({item for part in listed.values() for item in part}, reverse=True)[:limit]
-        return await self._views(namespace, ids), ids[-1] if len(ids) == limit else None
+        views = await self._views(namespace, ids)
+        return Listed(views, ids[-1] if len(ids) == limit else None, sorted(silent))
 
     async def cancel(self, namespace: str, operation_id: str) -> dict[str, Any]:
         """Do no further chunk; what was done stays done. On one that has ended, nothing.

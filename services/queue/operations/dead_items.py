@@ -24,8 +24,10 @@ from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import dag_of
 from services.queue.store.operations import FoundItem, dead_items
 from services.queue.store.shard_store import Store, living
+from shared.errors import Unavailable
 from shared.ids import ShardNo
 from shared.postgres.rows import Asked
+from shared.shards.asking import Listed
 
 FORM_CHARS_MAX = 200
 PART_CHARS = 500
@@ -86,35 +88,59 @@ class DeadItems:
 
     async def groups(
         self, namespace: str, topic: str | None, limit: int, after: tuple[ShardNo, Place]
-    ) -> tuple[list[dict[str, Any]], tuple[ShardNo, Place] | None]:
-        """Groups of a part of the dead, most items first, and where the next part begins (None at the end).
+    ) -> Listed[dict[str, Any], tuple[ShardNo, Place]]:
+        """Groups of a part of the dead, most items first.
 
         `after` is a shard and a place in it. A part looks at no more than `dead_scan_items_max` items and ends
-        before the group after `limit`; groups of several parts are to be added up.
+        before the group after `limit`; groups of several parts are to be added up. A shard that does not answer
+        is passed over, unless no other is left.
         """
         found: dict[tuple[str, str], dict[str, Any]] = {}
+        away: list[ShardNo] = []
+        refusal: Unavailable | None = None
         left = self._settings.dead_scan_items_max
-        for number in sorted(store.number for store in living(self._stores)):
-            if number < after[0]:
-                continue
+        numbers = sorted(store.number for store in living(self._stores) if store.number >= after[0])
+        for number in numbers:
             place = after[1] if number == after[0] else FIRST
-            self._stores[number].pool.admit()
-            scope = await self._scope(self._stores[number], namespace, topic)
-            while scope is not None:
-                page = min(left, PAGE_ITEMS)
-                rows = await self._read(self._stores[number], scope, place, page)
-                for item, death in rows:
-                    key = (death.topic, death.error)
-                    if key not in found and len(found) == limit:
-                        return _ordered(found), (number, place)
-                    _count(found, key, death)
-                    place = (item.topic_id, death.died_at, item.id)
-                left -= len(rows)
-                if left <= 0:
-                    return _ordered(found), (number, place)
-                if len(rows) < page:
-                    break
-        return _ordered(found), None
+            try:
+                left, end = await self._count(found, (number, place), (namespace, topic), (limit, left))
+            except Unavailable as unavailable:
+                away.append(number)
+                refusal = unavailable
+                continue
+            if end is not None:
+                return Listed(_ordered(found), (number, end), away)
+        if refusal is not None and len(away) == len(numbers):
+            raise refusal
+        return Listed(_ordered(found), None, away)
+
+    async def _count(
+        self,
+        found: dict[tuple[str, str], dict[str, Any]],
+        begin: tuple[ShardNo, Place],
+        asked: tuple[str, str | None],
+        most: tuple[int, int],
+    ) -> tuple[int, Place | None]:
+        """Add the dead of one shard behind a place to their groups; how many more may be looked at, and the place
+        where the part ends (None: the shard has no more)."""
+        (number, place), (limit, left) = begin, most
+        self._stores[number].pool.admit()
+        scope = await self._scope(self._stores[number], *asked)
+        while scope is not None:
+            page = min(left, PAGE_ITEMS)
+            rows = await self._read(self._stores[number], scope, place, page)
+            for item, death in rows:
+                key = (death.topic, death.error)
+                if key not in found and len(found) == limit:
+                    return left, place
+                _count(found, key, death)
+                place = (item.topic_id, death.died_at, item.id)
+            left -= len(rows)
+            if left <= 0:
+                return left, place
+            if len(rows) < page:
+                break
+        return left, None
 
     async def _scope(
         self, store: Store, namespace: str, topic: str | None

@@ -24,6 +24,7 @@ from services.queue.store.workers import SeenWorker, WorkerRow
 from shared.clock import Clock
 from shared.errors import Unavailable
 from shared.ids import ShardNo
+from shared.shards.asking import Listed, ask_all
 
 # Of one worker.
 TOPICS_MAX: Final = 100
@@ -199,10 +200,8 @@ class KnownWorkers:
                     known.is_changed = True
                     known.failures += 1
 
-    async def page(
-        self, namespace: str, limit: int, after: str, *, gone: bool
-    ) -> tuple[list[dict[str, Any]], str | None]:
-        """A page of the workers that are there, or of those that were lately, by name; where the next begins.
+    async def page(self, namespace: str, limit: int, after: str, *, gone: bool) -> Listed[dict[str, Any], str]:
+        """A page of the workers that are there, or of those that were lately, by name.
 
         A page may hold fewer than `limit`, or none, and have a next.
         """
@@ -216,15 +215,11 @@ class KnownWorkers:
             is_cut = len(rows) > limit or sum(len(row.topics) for row in rows) >= bytes_max
             return Part({row.name: row for row in rows}, rows[-1].name if is_cut else None)
 
-        answers = await asyncio.gather(*map(at, living(self._stores)), return_exceptions=True)
-        parts = [answer for answer in answers if not isinstance(answer, BaseException)]
-        for answer in answers:
-            if isinstance(answer, BaseException) and (not parts or not isinstance(answer, Unavailable)):
-                raise answer
+        parts, away = await ask_all(living(self._stores), at)
         merged, horizon = await merge(parts)
         names, rest = cut(list(merged), limit, horizon)
         newest = [max(merged[name], key=lambda row: row.seen_at) for name in names]
-        return [_view(row) for row in newest if row.is_alive is not gone], rest
+        return Listed([_view(row) for row in newest if row.is_alive is not gone], rest, away)
 
 
 def _shape(report: Report) -> tuple[Any, ...]:

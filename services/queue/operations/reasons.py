@@ -180,7 +180,7 @@ class Reasons:
         found: dict[str, TopicStats] = {}
         after: str | None = ""
         for _ in range(_NAMES_PAGES_MAX):
-            page, after = await self._topics.active(namespace, _NAMES_PER_PAGE, after or "")
+            page, after, _ = await self._topics.active(namespace, _NAMES_PER_PAGE, after or "")
             found |= {each.topic: each for each in page}
             if after is None:
                 break

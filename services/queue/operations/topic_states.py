@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
+
+from shared.ids import ShardNo
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -40,6 +43,8 @@ class NamespaceState(msgspec.Struct, frozen=True):
     in_flight: int
     items: int
     stored_bytes: int
+    # Shards that did not answer, where there are any: what is there is not counted.
+    away: Sequence[ShardNo] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ThrottledKey(msgspec.Struct, frozen=True):

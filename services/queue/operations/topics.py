@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
+
+import msgspec
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.key_buffer import START
@@ -35,11 +37,11 @@ from services.queue.store.shard_store import Store, living, refuse_if_standing, 
 from services.queue.store.topics import NamespaceRow, TopicCounts
 from shared.errors import NotFound, Unavailable
 from shared.ids import ShardNo, canonical
+from shared.shards.asking import Answers, Listed, ask_all
 
 FIRST_ID = START[2]
 # So many throttles of a topic are shown, itself and keys.
 THROTTLES_MAX = 101
-T = TypeVar("T")
 
 
 class OnShard(NamedTuple):
@@ -91,31 +93,35 @@ class Topics:
 
     async def namespaces(
         self, limit: int, after: str, allowed: frozenset[str] | None
-    ) -> tuple[list[NamespaceState], str | None]:
-        """A page of the namespaces that any shard knows, but the system's, behind a name; where the next begins.
+    ) -> Listed[NamespaceState, str]:
+        """A page of the namespaces that any shard knows, but the system's, behind a name.
 
         `allowed`: no others (None: all).
         """
         if allowed is not None:
             mine = sorted(name for name in allowed if name > after and not name.startswith("_"))
             names, rest = cut(mine, limit, None)
-            return await self._described(names), rest
+            described = await self._described(names)
+            return Listed(described.parts, rest, described.away)
 
         async def at(store: Store) -> Part[None]:
             store.pool.admit()
             found = await topics.namespace_names(store.pool, after, limit + 1)
             return Part(dict.fromkeys(found), found[limit] if len(found) > limit else None)
 
-        merged, horizon = await merge(await self._gather(at))
+        answers = await ask_all(self._all(), at)
+        merged, horizon = await merge(answers.parts)
         names, rest = cut(list(merged), limit, horizon)
-        return await self._described(names), rest
+        described = await self._described(names)
+        return Listed(described.parts, rest, sorted({*answers.away, *described.away}))
 
     async def namespace(self, namespace: str) -> NamespaceState:
         """One namespace; one that was never used is empty."""
-        found = await self._described([namespace])
-        return found[0] if found else self._state(namespace, Quota(), Use())
+        found, away = await self._described([namespace])
+        state = found[0] if found else self._state(namespace, Quota(), Use())
+        return msgspec.structs.replace(state, away=away) if away else state
 
-    async def _described(self, names: Sequence[str]) -> list[NamespaceState]:
+    async def _described(self, names: Sequence[str]) -> Answers[NamespaceState]:
         """Those of these namespaces that any shard knows, with settings and use."""
 
         async def at(store: Store) -> list[tuple[NamespaceRow, Use]]:
@@ -126,12 +132,14 @@ class Topics:
 
         newest: dict[str, tuple[datetime, str]] = {}
         sums: dict[str, Use] = {}
-        for part in await self._gather(at):
+        parts, away = await ask_all(self._all(), at)
+        for part in parts:
             for row, use in part:
                 given = (row.set_at or EARLIEST, row.settings)
                 newest[row.name] = max(given, newest.get(row.name, given))
                 sums[row.name] = sums.get(row.name, Use()).plus(use)
-        return [self._state(name, quota_of(newest[name][1]), sums[name]) for name in names if name in sums]
+        known = [self._state(name, quota_of(newest[name][1]), sums[name]) for name in names if name in sums]
+        return Answers(known, away)
 
     def _state(self, namespace: str, quota: Quota, use: Use) -> NamespaceState:
         tenant = self._quotas.of(namespace)
@@ -140,9 +148,8 @@ class Topics:
 
     # -- topics -------------------------------------------------------------------------------------------
 
-    async def active(self, namespace: str, limit: int, after: str) -> tuple[list[TopicStats], str | None]:
-        """A page of the topics of a namespace, behind a name, that hold items or are paused, with their counts;
-        where the next begins (None at the end).
+    async def active(self, namespace: str, limit: int, after: str) -> Listed[TopicStats, str]:
+        """A page of the topics of a namespace, behind a name, that hold items or are paused, with their counts.
 
         A page looks at a bounded number of topics, so it may hold fewer than `limit`, or none, and have a next.
         """
@@ -153,11 +160,13 @@ class Topics:
             found, horizon = await topics.topics_page(store.pool, namespace, after, limit + 1, scan_max)
             return Part({topic.name or "": OnShard(store.number, topic) for topic in found}, horizon)
 
-        merged, horizon = await merge(await self._gather(at))
+        parts, away = await ask_all(self._all(), at)
+        merged, horizon = await merge(parts)
         names, rest = cut(list(merged), limit, horizon)
         ages = await self._ages([row for name in names for row in merged[name]])
         shares = self._dispatch.shares
-        return [_topic(name, merged[name], ages, shares.get((namespace, name), ())) for name in names], rest
+        told = [_topic(name, merged[name], ages, shares.get((namespace, name), ())) for name in names]
+        return Listed(told, rest, away)
 
     async def _ages(self, rows: Sequence[OnShard]) -> dict[tuple[int, int], float]:
         """How long the oldest item of each topic with ready ones has been ready, by shard and number."""
@@ -170,7 +179,7 @@ class Topics:
             found = await store.ready_ages.read(live[store.number])
             return {(store.number, topic_id): age_s for topic_id, age_s in found.items()}
 
-        parts = await self._gather(at, [store for store in self._all() if store.number in live])
+        parts, _ = await ask_all([store for store in self._all() if store.number in live], at)
         return {place: age_s for part in parts for place, age_s in part.items()}
 
     async def pause(self, namespace: str, topic: str, paused: bool) -> TopicChange:
@@ -232,7 +241,7 @@ class Topics:
         """Learn the minimum shares that other processes have set."""
         async with self._reading:
             newest: dict[tuple[str, str], tuple[datetime, Shares]] = {}
-            for part in await self._gather(_shares):
+            for part in (await ask_all(self._all(), _shares)).parts:
                 for pair, found in part.items():
                     newest[pair] = max(found, newest.get(pair, found))
             self._dispatch.set_shares({pair: shares for pair, (_, shares) in newest.items()})
@@ -270,47 +279,43 @@ class Topics:
 
     async def page(
         self, namespace: str, topic: str | None, state: str | None, limit: int, after: tuple[int, str]
-    ) -> tuple[list[ShownItem], tuple[int, str] | None]:
-        """A page of items in order of shard and id, and where the next begins (None at the end).
+    ) -> Listed[ShownItem, tuple[int, str]]:
+        """A page of items in order of shard and id.
 
-        `after` is (shard, id). A page looks at a bounded number of rows, and holds a bounded number of bytes, so
-        it may hold fewer than `limit` items, or none, and still have a next.
+        `after` is (shard, id). A shard that does not answer is passed over, unless no other is left. A page looks
+        at a bounded number of rows, and holds a bounded number of bytes, so it may hold fewer than `limit` items,
+        or none, and still have a next.
         """
         found: list[ShownItem] = []
+        away: list[ShardNo] = []
+        refusal: Unavailable | None = None
         shard, after_id = after
         scan_max, bytes_left = self._settings.page_scan_max, self._settings.answer_bytes_max
-        for store in sorted(self._all(), key=lambda store: store.number):
-            if store.number < shard:
-                continue
-            store.pool.admit()
+        stores = sorted((store for store in self._all() if store.number >= shard), key=lambda store: store.number)
+        for store in stores:
             start = after_id if store.number == shard else FIRST_ID
-            end = await items.page_end(store.pool, start, scan_max)
             wanted = PageOf(namespace, topic, state, start, limit - len(found), scan_max, bytes_left)
-            part = await items.page(store.pool, wanted)
-            found += await _with_leases(store, part.items)
+            try:
+                store.pool.admit()
+                end = await items.page_end(store.pool, start, scan_max)
+                part = await items.page(store.pool, wanted)
+                found += await _with_leases(store, part.items)
+            except Unavailable as unavailable:
+                away.append(store.number)
+                refusal = unavailable
+                continue
             bytes_left -= part.bytes
             # The next shard would give one item at least, whatever is left.
             if len(found) >= limit or part.is_cut or bytes_left < self._settings.answer_bytes_max // 2:
-                return found, (store.number, found[-1].item.id_text)
+                return Listed(found, (store.number, found[-1].item.id_text), away)
             if end is not None:
-                return found, (store.number, end)
-        return found, None
+                return Listed(found, (store.number, end), away)
+        if refusal is not None and len(away) == len(stores):
+            raise refusal
+        return Listed(found, None, away)
 
     def _all(self) -> list[Store]:
         return living(self._stores)
-
-    async def _gather(
-        self, ask: Callable[[Store], Awaitable[T]], stores: Sequence[Store] | None = None
-    ) -> list[T]:
-        """Ask every shard, or these; one that does not answer, or not now, is left out, unless none does."""
-        answers = await asyncio.gather(
-            *map(ask, self._all() if stores is None else stores), return_exceptions=True
-        )
-        good = [answer for answer in answers if not isinstance(answer, BaseException)]
-        for answer in answers:
-            if isinstance(answer, BaseException) and (not good or not isinstance(answer, Unavailable)):
-                raise answer
-        return good
 
 
 async def _with_leases(store: Store, rows: Sequence[ItemRow]) -> list[ShownItem]:

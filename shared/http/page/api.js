@@ -94,8 +94,16 @@ async function get([service, path], names, query = {}, options = {}) {
 }
 
 export async function ask(path, names = {}, query = {}) {
-  return (await get(path, names, query)).json();
+  const found = await (await get(path, names, query)).json();
+  for (const shard of found.away || []) unheard.add(`${path[0] === "dag" ? "DAG" : "queue"} shard ${shard}`);
+  return found;
 }
+
+// Shards that did not answer for lists of the page that is being drawn: what is there is missing.
+const unheard = new Set();
+
+export const missing = () => [...unheard].sort();
+export const forgetMissing = () => unheard.clear();
 
 // Changes something; `method` is POST unless it is said.
 export async function send(path, names, body = {}, method = "POST") {

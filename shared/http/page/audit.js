@@ -10,7 +10,6 @@ export async function audit(page) {
   const { found, lost } = await several([PATHS.queueAudit, PATHS.dagAudit].map((path) => ask(path, {}, { namespace, limit: PAGE })));
   const entries = found.flatMap((each) => each?.items || []).sort((one, other) => (one.at < other.at ? 1 : -1)).slice(0, PAGE);
   page.show(h("h1", {}, "Audit"),
-    ["queue", "DAG"].map((service, at) => (found[at]?.away?.length ? h("p", { class: "lost", role: "alert" }, `${service} shard ${found[at].away.join(", ")} does not answer: what is kept there is missing here.`) : null)),
     lost.map((line) => h("p", { class: "lost", role: "alert" }, line)),
     h("div", { class: "choice", role: "group" }, h("a", { href: page.link(["audit"]), "aria-current": namespace ? "true" : null }, page.ns), h("a", { href: page.link(["audit"], { all: "1" }), "aria-current": namespace ? null : "true" }, "all namespaces")),
     table([

@@ -71,13 +71,17 @@ export function reason(page, why) {
   if (!why) return null;
   const [first, ...others] = why.causes, ofDag = why.about === "dag", whole = ofDag || why.about === "node" || !first;
   const near = [...new Set(why.causes.flatMap((cause) => cause.near))];
-  const since = (cause) => (cause.since ? h("span", { class: "quiet" }, " ", ago(cause.since)) : null);
+  const since = (cause) => (cause.since ? h("span", { class: "quiet" }, ` ${new Date(cause.since) > new Date() ? "until" : "since"} ${moment(cause.since)}`) : null);
   const rest = ofDag ? why.causes.slice(3) : !whole ? others : others.length ? why.causes : [];
+  const told = ofDag ? first : why.causes.at(-1); // what the sentence ends at
   return h("div", { class: "why" },
-    h("p", {}, whole ? why.sentence : [`${first.text[0].toUpperCase()}${first.text.slice(1)}.`, since(first)],
+    h("p", {}, whole ? [coded(why.sentence), told ? since(told) : null] : [coded(`${first.text[0].toUpperCase()}${first.text.slice(1)}.`), since(first)],
       near.length ? [" Did you mean ", near.map((topic, at) => [at ? " or " : "", h("a", { href: page.link(["topics", topic]) }, topic)]), "?"] : null),
-    rest.length ? h("ul", {}, rest.map((cause) => h("li", {}, cause.text, since(cause)))) : null);
+    rest.length ? h("ul", {}, rest.map((cause) => h("li", {}, coded(cause.text), since(cause)))) : null);
 }
+
+// Text in which `commands` are set as such.
+const coded = (text) => text.split("`").map((part, at) => (at % 2 ? h("code", {}, part) : part));
 
 export function fields(pairs) {
   return h("dl", {}, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")

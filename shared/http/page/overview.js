@@ -8,7 +8,8 @@ import { whatToDo } from "./runbook.js";
 const QUEUE = "ready,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s,acked_per_s,errors_per_s,expired_per_s,dead_per_s,db_latency_ms_p50,db_latency_ms_p99,up";
 const DAG = "running_dags,blocked_nodes,released_per_s,outbox,release_lag_s_p99,db_latency_ms_p99,up";
 const NOW = "up,db_latency_ms_p50"; // of each shard
-const OLD_S = 60, SHOWN = 8, SLOW_SHOWN = 4;
+const FLOW = "enqueued_per_s,dequeued_per_s"; // of each topic
+const OLD_S = 60, SHOWN = 8, SLOW_SHOWN = 4, FLOOD_PER_S = 20, FLOODS_SHOWN = 4;
 
 export async function overview(page) {
   const { ns } = page, range = ranged(page, ["overview"]);
@@ -16,8 +17,9 @@ export async function overview(page) {
     history("queue", { metrics: QUEUE, ...range.asked }), history("dag", { metrics: DAG, ...range.asked }),
     history("queue", { metrics: NOW, by: "shard", span_s: 60 }), history("dag", { metrics: NOW, by: "shard", span_s: 60 }),
     all(PATHS.topics, { ns }), ask(PATHS.dead, { ns }, { limit: 200 }), ask(PATHS.dags, { ns }, { state: "failed", limit: SHOWN }),
+    history("queue", { metrics: FLOW, by: "topic", span_s: 60 }),
   ]);
-  const [queue, dag, queueShards, dagShards, topics, dead, failed] = found;
+  const [queue, dag, queueShards, dagShards, topics, dead, failed, flow] = found;
   const count = (told) => {
     const lines = told?.series.filter((each) => each.metric === "up") || [];
     return { all: lines.length, away: lines.filter((each) => latest(each.values) === 0).map((each) => each.shard) };
@@ -32,6 +34,7 @@ export async function overview(page) {
     ...(topics || []).filter((topic) => topic.paused && topic.ready).map((topic) => ["skipped", topicLink(page, topic.topic), `is paused; ${number(topic.ready)} are ready`, "HeadgateItemsWait"]),
     ...(topics || []).filter((topic) => !topic.paused && topic.oldest_ready_age_s > OLD_S).sort((one, other) => other.oldest_ready_age_s - one.oldest_ready_age_s)
       .map((topic) => ["skipped", topicLink(page, topic.topic), `its oldest ready item waits for ${span(topic.oldest_ready_age_s)}; ${number(topic.ready)} are ready`, "HeadgateItemsWait"]),
+    ...floods(flow).map(({ namespace, topic, taken, handed }) => ["skipped", h("a", { href: `#/${encodeURIComponent(namespace)}/topics/${encodeURIComponent(topic)}` }, `${namespace}: ${topic}`), `floods: ${perSecond(taken)} come in, ${perSecond(handed)} go out`, "HeadgateItemsWait"]),
     ...(failed?.items || []).map((each) => ["failed", h("a", { href: page.link(["dags", each.id]) }, each.name || each.key || each.id), `failed; ${number(each.nodes.failed)} of ${number(each.nodes.total)} nodes`, "HeadgateDagsFail"]),
     ...(dead?.items || []).slice(0, SHOWN).map((group) => ["failed", topicLink(page, group.topic), `${number(group.count)} dead: ${group.error || "without a word"}`, group.managed ? "HeadgateDagsFail" : "HeadgateItemsDie"]),
   ];
@@ -41,13 +44,13 @@ export async function overview(page) {
     h("h1", {}, "Overview"),
     lost.map((line) => h("p", { class: "lost", role: "alert" }, line)),
     h("div", { class: "tiles" },
-      tile(away ? "failed" : "succeeded", away ? `${number(away)} of ${number(shards.all + others.all)}` : number(shards.all + others.all), away ? "shards are away" : "shards, all answer"),
-      tile("released", told(line(queue, "ready")), "ready, all namespaces"),
-      tile(latest(line(queue, "oldest_ready_age_s")) > OLD_S ? "skipped" : "released", told(line(queue, "oldest_ready_age_s"), seconds), "oldest ready"),
-      tile(latest(line(queue, "dead")) ? "failed" : "succeeded", told(line(queue, "dead")), "dead"),
-      tile("released", told(line(dag, "running_dags")), "DAGs run"),
-      tile(queue?.silent || dag?.silent ? "skipped" : "succeeded", number(both.length), queue?.silent || dag?.silent ? "processes; not all have answered" : "processes")),
-    h("section", {}, h("h2", {}, `Needs a look in ${ns}`), table([
+      tile("shards", page, away ? "failed" : "succeeded", away ? `${number(away)} of ${number(shards.all + others.all)}` : number(shards.all + others.all), away ? "shards are away" : "shards, all answer"),
+      tile("namespaces", page, "released", told(line(queue, "ready")), "ready, all namespaces"),
+      tile("topics", page, latest(line(queue, "oldest_ready_age_s")) > OLD_S ? "skipped" : "released", told(line(queue, "oldest_ready_age_s"), seconds), "oldest ready"),
+      tile("dead", page, latest(line(queue, "dead")) ? "failed" : "succeeded", told(line(queue, "dead")), "dead"),
+      tile("dags", page, "released", told(line(dag, "running_dags")), "DAGs run"),
+      tile("shards", page, queue?.silent || dag?.silent ? "skipped" : "succeeded", number(both.length), queue?.silent || dag?.silent ? "processes; not all have answered" : "processes")),
+    h("section", {}, h("h2", {}, "Needs a look", h("span", { class: "quiet" }, ` topics and DAGs of ${ns}, shards and floods of all`)), table([
       ["", ([state]) => badge(state, { failed: "wrong", skipped: "waits" }[state])],
       ["what", ([, what]) => what, { wide: true, third: true }],
       ["why", ([, , why]) => why, { wide: true }],
@@ -83,4 +86,13 @@ async function slowest(service, now) {
 
 const told = (values, format = (value) => number(Math.round(value))) => (latest(values) === null ? "–" : format(latest(values)));
 const topicLink = (page, topic) => h("a", { href: page.link(["topics", topic]) }, topic);
-const tile = (state, value, name) => h("div", { class: `tile s-${state}` }, h("b", {}, value), h("span", {}, name));
+const tile = (view, page, state, value, name) => h("a", { class: `tile s-${state}`, href: page.link([view]) }, h("b", {}, value), h("span", {}, name));
+
+// Topics of any namespace into which far more goes than out of them, most first.
+function floods(told) {
+  const of = (metric) => new Map((told?.series || []).filter((each) => each.metric === metric).map((each) => [JSON.stringify([each.namespace, each.topic]), latest(each.values) || 0]));
+  const taken = of("enqueued_per_s"), handed = of("dequeued_per_s");
+  return [...taken].map(([name, value]) => ({ namespace: JSON.parse(name)[0], topic: JSON.parse(name)[1], taken: value, handed: handed.get(name) || 0 }))
+    .filter((each) => each.taken >= FLOOD_PER_S && each.taken > 2 * each.handed && !each.namespace.startsWith("_"))
+    .sort((one, other) => other.taken - one.taken).slice(0, FLOODS_SHOWN);
+}

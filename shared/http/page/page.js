@@ -1,7 +1,7 @@
 // The frame: which view the address names, the namespace, the token, and what is looked at afresh.
 // An address is #/NAMESPACE/VIEW/ARGUMENT?QUERY, so each view can be sent to somebody.
 
-import { Refused, SERVICE, can, forgetMe, me, setToken, token } from "./api.js";
+import { Refused, SERVICE, can, forgetMe, forgetMissing, me, missing, setToken, token } from "./api.js";
 import { forgetCharts } from "./chart.js";
 import { audit } from "./audit.js";
 import * as dags from "./dags.js";
@@ -81,13 +81,13 @@ async function render() {
     ns, query,
     link: (path, asked) => link(ns, path, asked),
     go: (path, asked) => { location.hash = link(ns, path, asked); },
-    show: (...parts) => { if (!signal.aborted) keepingFocus(main, () => put(main, ...parts)); },
+    show: (...parts) => { if (!signal.aborted) keepingFocus(main, () => put(main, lacks(), ...parts)); },
     attempt: (work) => attempt(work, signal),
     again: render,
     follow: (work) => { work(signal); },
     every: (ms, work) => every(ms, work, signal),
   };
-  const draw = argument ? one : list;
+  const draw = (...asked) => { forgetMissing(); return (argument ? one : list)(...asked); };
   if (!main.childElementCount || main.dataset.at !== location.hash) {
     forgetCharts();
     put(main, h("p", { class: "empty" }, "…"));
@@ -98,6 +98,12 @@ async function render() {
   if (shown === false && main.textContent === "…") put(main, h("h1", {}, argument || name || "Search"), h("p", { class: "empty" }, "There is nothing to show: see above."));
   // A list is looked at again while it is looked at; a DAG tells of itself.
   if (shown === false || !(view === "dags" && argument)) every(EVERY_MS, () => draw(page, argument), signal, shown === false);
+}
+
+// What lists on this page lack.
+function lacks() {
+  const shards = missing();
+  return shards.length ? h("p", { class: "lost", role: "alert" }, `${shards.join(", ")} ${shards.length > 1 ? "do" : "does"} not answer: what is there is missing here.`) : null;
 }
 
 // Who goes through a page by keyboard stays where they are when it is drawn again.

@@ -3,7 +3,7 @@
 import { whatToDo } from "./runbook.js";
 import { plainly, verb } from "./act.js";
 import { PATHS, all, ask, can, send, several } from "./api.js";
-import { chart, happening, history, latest, line, ranged, seconds, spark } from "./chart.js";
+import { chart, happening, history, latest, line, perSecond, ranged, seconds, spark } from "./chart.js";
 import { pager } from "./dags.js";
 import { ago, badge, bar, bytes, clock, command, fields, h, json, moment, number, quoted, reason, said, short, span, table } from "./dom.js";
 
@@ -35,7 +35,7 @@ export async function topic(page, name) {
   const { ns } = page, { state, cursor } = page.query, path = ["topics", name], range = ranged(page, path);
   const { found: [found, told, known, why, audited], lost } = await several([
     ask(PATHS.items, { ns }, { topic: name, state, cursor, limit: PAGE }),
-    hour(ns, "ready,leased,delayed,dead,oldest_ready_age_s", name, range.asked),
+    hour(ns, "ready,leased,delayed,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s", name, range.asked),
     all(PATHS.topics, { ns }),
     ask(PATHS.why, { ns }, { topic: name }).catch(() => null),
     can("ops") ? ask(PATHS.queueAudit, {}, { namespace: ns, limit: 100 }).catch(() => null) : null,
@@ -54,6 +54,9 @@ export async function topic(page, name) {
         { name: "leased", values: drawn("leased"), colour: "succeeded", state: "leased" },
         { name: "delayed", values: drawn("delayed"), colour: "blocked", state: "delayed", dash: [6, 3] },
         { name: "dead", values: drawn("dead"), colour: "failed", state: "dead", dash: [2, 2] }]),
+      chart("topic-flow", "In and out", told, [
+        { name: "in", values: drawn("enqueued_per_s"), colour: "released", state: "ready" },
+        { name: "out", values: drawn("dequeued_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] }], { format: perSecond }),
       chart("topic-age", "Oldest ready", told, [{ name: "age", values: drawn("oldest_ready_age_s"), colour: "skipped", state: "skipped" }], { format: seconds })) : null,
     range.asked.span_s > LATELY_S * 6 ? null : changes(told, drawn, audited, name),
     h("h2", {}, "Items"), lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
@@ -68,7 +71,7 @@ export async function topic(page, name) {
       ["payload", (item) => h("code", {}, json(item.payload, 90)), { wide: true }],
       ["error", (item) => item.error?.trim().split("\n").at(-1), { wide: true }],
       ["DAG", (item) => (item.dag ? [h("a", { href: page.link(["dags", item.dag.id], { node: item.dag.node }) }, item.dag.node)] : null)],
-    ], found?.items || [], found ? (state ? `None is ${state}.` : "It holds no items.") : "Not every shard answers, so there is no list of them.", (item) => page.go(["items", item.id])),
+    ], found?.items || [], found ? (state ? `None is ${state}.` : "It holds no items.") : "There is no list of them now.", (item) => page.go(["items", item.id])),
     pager(page, path, page.query, found?.next_cursor));
 }
 
@@ -215,7 +218,7 @@ export async function namespaces(page) {
     ["items", (each) => use(each.items, each.items_max), { right: true }],
     ["stored", (each) => use(each.stored_bytes, each.stored_bytes_max, bytes), { right: true }],
     ["", (each) => quotas(page, each)],
-  ], found, "No namespaces yet."));
+  ], found.sort((one, other) => other.items - one.items), "No namespaces yet."));
 }
 
 const QUOTAS = [["enqueues_per_minute", "Enqueues a minute"], ["in_flight_max", "Leased at once"], ["items_max", "Items"], ["stored_bytes_max", "Stored bytes"]];

@@ -39,6 +39,11 @@ async def made_on(world: DagWorld, shard: int) -> str:
     raise AssertionError("shards are taken in turn")
 
 
+def _home(key: str) -> int:
+    """The shard of two on which a DAG of this key lives."""
+    return zlib.crc32(f"default/{key}".encode()) % SLOTS % 2
+
+
 async def test_new_dags_go_where_they_can_be_written(half: DagWorld) -> None:
     """Also before anything is known of the shard that half of these calls would have gone to."""
     breaker = half.duties.context.shards.get(1).breaker  # type: ignore[union-attr]
@@ -52,7 +57,7 @@ async def test_new_dags_go_where_they_can_be_written(half: DagWorld) -> None:
 async def test_a_key_stays_at_its_home_also_while_that_is_away(half: DagWorld, two: Database) -> None:
     """No fallback: a retry that found another shard would make a second DAG."""
     keys = [f"k{n}" for n in range(12)]
-    homes = {key: zlib.crc32(f"default/{key}".encode()) % SLOTS % 2 for key in keys}
+    homes = {key: _home(key) for key in keys}
     assert set(homes.values()) == {0, 1}
     for key in keys:
         answer = await half.http.post(BASE, json={"key": key})
@@ -100,11 +105,40 @@ async def test_quotas_are_kept_by_what_is_known_of_the_others(two: Database) -> 
         await half.close()
 
 
-async def test_health_and_lists_show_what_is_left(half: DagWorld) -> None:
+async def test_health_shows_what_is_left(half: DagWorld) -> None:
     rows = (await half.http.get("/v1/shards")).json()["items"]
     assert [(row["shard"], row["state"]) for row in rows] == [(0, "healthy"), (1, "open")]
     ready = await half.http.get("/readyz")
     assert (ready.status_code, ready.json()["shards"]) == (200, {"dag_000": "up", "dag_001": "down"})
-    # A list that left out a shard's DAGs without a word would be taken for all there are.
-    page = await half.http.get(BASE)
-    assert (page.status_code, page.json()["code"]) == (503, "shard_unavailable")
+
+
+async def test_lists_hold_what_is_left_and_name_the_shard_that_is_away(half: DagWorld, two: Database) -> None:
+    """A list that left out a shard's DAGs without a word would be taken for all there are."""
+    dag = await half.create({"a": []}, name="here", key=next(k for k in ("k0", "k1", "k2") if _home(k) == 0))
+    namespace = BASE.removesuffix("/dags")
+    page = (await half.http.get(BASE, params={"name": "here"})).json()
+    assert ([each["id"] for each in page["items"]], page["away"], page["next_cursor"]) == ([dag], [1], None)
+    for path in ("/schedules", "/workflows"):
+        page = (await half.http.get(f"{namespace}{path}")).json()
+        assert (page["items"], page["away"]) == ([], [1]), path
+    # What was made with a key may be where nobody answers: that it is not here says nothing.
+    mine = (await half.http.get(BASE, params={"key": (await half.dag(dag))["key"]})).json()
+    assert [each["id"] for each in mine["items"]] == [dag]
+    for path, query in ((BASE, {"key": "another"}), (f"{namespace}/exports/dags", {})):
+        answer = await half.http.get(path, params=query)
+        assert (answer.status_code, answer.json()["code"]) == (503, "shard_unavailable"), path
+    whole = DagWorld(two, FakeQueue())
+    try:
+        assert "away" not in (await whole.http.get(BASE)).json()
+    finally:
+        await whole.close()
+
+
+async def test_a_list_of_which_no_shard_answers_is_unavailable(two: Database) -> None:
+    none = DagWorld(two, FakeQueue(), shards=f"0=postgresql://postgres@127.0.0.1:{free_port()}/none")
+    try:
+        for path in (BASE, BASE.replace("/dags", "/schedules"), BASE.replace("/dags", "/workflows")):
+            answer = await none.http.get(path)
+            assert (answer.status_code, answer.json()["code"]) == (503, "shard_unavailable"), path
+    finally:
+        await none.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,63 @@ async def test_health_and_queries_show_what_is_left(half: QueueHost) -> None:
     assert (await api.topic("t"))["ready"] == 1
     ready = await half.client.get("/readyz")
     assert (ready.status_code, sorted(ready.json()["shards"].values())) == (200, ["down", "up"])
+
+
+async def pages(api: Api, path: str, **query: Any) -> tuple[list[Any], list[list[int]]]:
+    """All elements of a list of the namespace, and which shards each page lacks."""
+    found: list[Any] = []
+    away: list[list[int]] = []
+    while True:
+        answer = await api.host.client.get(f"/v1/namespaces/{api.namespace}{path}", params={"limit": 2, **query})
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        found += page["items"]
+        away.append(page.get("away", []))
+        if page["next_cursor"] is None:
+            return found, away
+        query["cursor"] = page["next_cursor"]
+
+
+async def test_lists_hold_what_is_left_and_name_the_shard_that_is_away(
+    half: QueueHost, own_host: QueueHost
+) -> None:
+    api = Api(half)
+    whole = api.on(own_host)
+    for topic in ("a", "b", "c"):
+        for shard in (0, 1):
+            await whole.enqueue_one(topic, id=whole.new_id(shard), max_attempts=1)
+    for item in await whole.dequeue("a", 2, worker="w1"):
+        await whole.nack(item, error="boom", final=True)
+    await api.dequeue("b", 1, worker="w2")
+    for host in (half, own_host):
+        await host.process.workers.step()
+    assert (await whole.post("operations", {"kind": "redrive", "filter": {"topic": "none"}})).status_code == 200
+
+    items, away = await pages(api, "/items")
+    assert [shard_of(item["id"]) for item in items] == [0] * 3 and [1] in away
+    dead, away = await pages(api, "/dead")
+    assert [(group["topic"], group["count"]) for group in dead] == [("a", 1)] and away[-1] == [1]
+    topics, away = await pages(api, "/topics")
+    assert [(row["topic"], row["ready"] + row["leased"] + row["dead"]) for row in topics] == [
+        (topic, 1) for topic in "abc"
+    ]
+    assert set(map(tuple, away)) == {(1,)}
+    for path in ("/workers", "/operations"):
+        assert (await pages(api, path))[1][-1] == [1], path
+    one = (await half.client.get(f"/v1/namespaces/{api.namespace}")).json()
+    assert (one["items"], one["away"]) == (3, [1])
+    assert (await half.client.get("/v1/namespaces")).json()["away"] == [1]
+    for path in ("", "/items", "/dead", "/topics", "/workers", "/operations"):
+        answer = (await own_host.client.get(f"/v1/namespaces/{api.namespace}{path}")).json()
+        assert "away" not in answer, path
+
+
+async def test_a_list_of_which_no_shard_answers_is_unavailable(own_host: QueueHost) -> None:
+    away = f"0=postgresql://postgres@127.0.0.1:{free_port()}/none"
+    async with queue_host(own_host.database, own_host.clock, shards=away) as none:
+        for path in ("", "/items", "/dead", "/topics", "/workers", "/operations"):
+            answer = await none.client.get(f"/v1/namespaces/{Api(none).namespace}{path}")
+            assert (answer.status_code, answer.json()["code"]) == (503, "shard_unavailable"), path
 
 
 async def test_a_single_item_of_a_shard_that_is_away_is_unavailable(half: QueueHost) -> None:

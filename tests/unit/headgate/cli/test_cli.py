@@ -129,6 +129,37 @@ def test_what_others_stored_inside_a_value_cannot_either() -> None:
     assert json.loads(out.getvalue()) == {"progress": value}
 
 
+def test_a_list_says_which_shards_it_lacks(service: Service, run: Run) -> None:
+    page: dict[str, Any] = {"items": [], "next_cursor": None, "away": [3, 17]}
+    service.reply = lambda *_: page
+    for words in (
+        ("topics",),
+        ("items",),
+        ("dead",),
+        ("namespaces",),
+        ("workers",),
+        ("operations", "list"),
+        ("dag", "list"),
+        ("schedule", "list"),
+        ("workflow", "list"),
+        ("workflow", "versions"),
+        ("top", "--once"),
+        ("-o", "json", "topics"),
+    ):
+        code, _, said = run(*words)
+        assert code == 0 and "shards 3, 17 do not answer: what is there is missing here" in said, words
+    page["away"] = [1]
+    assert "shard 1 does not answer" in run("topics")[2]
+    del page["away"]
+    assert "answer" not in run("topics")[2]
+
+
+def test_runs_of_a_shard_that_is_away_are_not_left_out_of_a_cancel(service: Service, run: Run) -> None:
+    service.reply = lambda *_: {"items": [], "next_cursor": None, "away": [1]}
+    code, _, said = run("workflow", "cancel", "--type", "order")
+    assert code == 5 and "nothing was cancelled" in said
+
+
 def test_tables_line_up_and_json_is_json(service: Service, run: Run) -> None:
     rows = [{"topic": "a", "ready": 5}, {"topic": "longer/name", "ready": 12_345, "oldest_ready_age_s": 1.5}]
     service.reply = lambda *_: {"items": rows, "next_cursor": None}

@@ -14,7 +14,7 @@ ID = "01a20a31-8e51-7116-8ffe-76f1a3967000"
 def told(about: str) -> dict[str, Any]:
     causes = [
         {"kind": "node", "text": "b waits for a"},
-        {"kind": "pause", "text": "a is kept\x1b[2J", "since": "2030-01-01T10:00:00Z"},
+        {"kind": "pause", "text": "a is kept\x1b[2J", "since": "2020-01-01T10:00:00Z"},
     ]
     return {"about": about, "name": "x", "sentence": "It is kept.", "causes": causes}
 
@@ -33,13 +33,76 @@ def test_why_asks_for_a_topic_an_item_a_dag_or_a_node(service: Service, run: Run
         assert out.splitlines() == [
             "It is kept.",
             "  - b waits for a",
-            "  - a is kept?[2J  (since 2030-01-01 10:00:00Z)",
+            "  - a is kept?[2J  (since 2020-01-01 10:00:00Z)",
         ]
     assert [path.partition("/v1/namespaces/default")[2].partition("?")[0] for path in asked] == [
         "/why",
         "/why",
         f"/dags/{ID}/why",
     ]
+
+
+@pytest.mark.parametrize(
+    ("about", "sentence", "causes", "lines"),
+    [
+        (
+            "namespace",
+            "Topic a is paused; 2 are ready; no consumer has asked for b; 1 has died, most of them of c.",
+            ["topic a is paused; 2 are ready", "no consumer has asked for b", "1 has died, most of them of c"],
+            [
+                "Topic a is paused; 2 are ready.",
+                "  - no consumer has asked for b",
+                "  - 1 has died, most of them of c",
+            ],
+        ),
+        (
+            "topic",
+            "It holds nothing; no consumer has asked for it. Did you mean email?",
+            ["it holds nothing", "no consumer has asked for it"],
+            ["It holds nothing.", "  - no consumer has asked for it", "Did you mean email?"],
+        ),
+        (
+            "dag",
+            "1 node is queued; 1 node is kept; 4 nodes are blocked.",
+            ["1 node is queued", "1 node is kept"],
+            ["1 node is queued.", "  - 1 node is kept", "4 nodes are blocked."],
+        ),
+        (
+            "node",
+            "d waits because b waits for the external ok; 4 nodes of the DAG are blocked.",
+            ["d waits for c", "c waits for b", "b waits for the external ok"],
+            [
+                "d waits because b waits for the external ok; 4 nodes of the DAG are blocked.",
+                "  - d waits for c",
+                "  - c waits for b",
+            ],
+        ),
+        ("topic", "It is paused; 7 are ready.", ["it is paused; 7 are ready"], ["It is paused; 7 are ready."]),
+    ],
+)
+def test_each_cause_is_told_once(
+    service: Service, run: Run, about: str, sentence: str, causes: list[str], lines: list[str]
+) -> None:
+    found = [{"kind": "k", "text": text} for text in causes]
+    service.reply = lambda _m, _p, _b: {"about": about, "name": "x", "sentence": sentence, "causes": found}
+    code, out, _ = run("why", "x")
+    assert code == 0 and out.splitlines() == lines
+
+
+def test_since_when_is_told_and_not_when_it_ends(service: Service, run: Run) -> None:
+    since = {
+        "2020-01-01T10:00:00Z": "It waits.  (since 2020-01-01 10:00:00Z)",
+        "2999-01-01T10:00:00Z": "It waits.",
+    }
+    for at, line in since.items():
+        causes = [{"kind": "k", "text": "it waits", "since": at}]
+        service.reply = lambda _m, _p, _b, c=causes: {
+            "about": "item",
+            "name": "x",
+            "sentence": "It waits.",
+            "causes": c,
+        }
+        assert run("why", ID)[1].splitlines() == [line]
 
 
 def test_an_id_that_is_no_items_is_a_dags(service: Service, run: Run) -> None:
@@ -76,7 +139,6 @@ def test_a_name_that_is_no_topics_is_a_workflows(service: Service, run: Run) -> 
     code, out, _ = run("why", "order-17")
     assert code == 0 and out.splitlines() == [
         "The code of workflow order-17 cannot go on: replay_mismatch, 3 times in a row: other.",
-        "  - the code of workflow order-17 cannot go on: replay_mismatch, 3 times in a row: other",
         "  - event: 4",
         "  - expected: a?[2J",
         "  - got: b",
