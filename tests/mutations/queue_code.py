@@ -60,8 +60,8 @@ MUTATIONS = (
         "flush-of-one-id",
         "of an id that comes twice in a flush the first is taken",
         _ENQUEUES,
-        "                first.setdefault(row.id, row)",
-        "                first[row.id] = row",
+        "            first.setdefault(row.id, row)",
+        "            first[row.id] = row",
         (f"{_SHARED_FLUSH}::test_an_id_that_two_namespaces_enqueue_in_one_flush_is_the_firsts",),
     ),
     Mutation(
