@@ -44,19 +44,32 @@ class LimitFacts:
 
     limits: list[Limited] = field(default_factory=list)
     throttles: list[Throttled] = field(default_factory=list)
-    turns: dict[Place, int] = field(default_factory=dict)
+    # Changes that are under way, by number; those that were when another began stand for nothing.
+    under_way: dict[Place, set[int]] = field(default_factory=dict)
+    unsure: set[int] = field(default_factory=set)
+    changed: int = 0
 
     def changes(self, place: Place, now_s: float) -> int:
-        """Somebody begins to set the limits of a topic: what stood may stand no more. This change's number."""
+        """Somebody begins to set the limits of a topic: what stood may stand no more. This change's number.
+
+        Of two at once, at one moment, either may come out: whichever began first, and was answered first.
+        """
         for one in self.limits:
             if one.place == place:
                 one.until = min(one.until, now_s)
-        self.turns[place] = self.turns.get(place, 0) + 1
-        return self.turns[place]
+        self.changed += 1
+        others = self.under_way.setdefault(place, set())
+        self.unsure |= {*others, self.changed} if others else set()
+        others.add(self.changed)
+        return self.changed
+
+    def over(self, turn: int, place: Place) -> None:
+        """A change was answered, or nobody waits for its answer any more."""
+        self.under_way[place].discard(turn)
 
     def stands(self, turn: int, limited: Limited) -> None:
-        """It was set, and every process has heard of it; nobody else has begun to set another meanwhile."""
-        if self.turns[limited.place] == turn:
+        """It was set, and every process has heard of it; nobody else was about to set another meanwhile."""
+        if turn not in self.unsure:
             self.limits.append(limited)
 
     def lifts(self, place: Place, key: str | None, now_s: float) -> None:

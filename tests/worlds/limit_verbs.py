@@ -38,6 +38,8 @@ async def set_limits(world: Any, rng: Random, place: Place, given: dict[str, flo
     answer = await world.queue(rng, namespace, "/topics/limits", {"topic": topic, **given}, method="PUT")
     if answer.known == "ok" and await _heard(world, begun):
         world.limits.stands(turn, Limited(place, given, answer.done))
+    if answer.known != "info" or world.stage.is_inside:  # else it may yet come
+        world.limits.over(turn, place)
 
 
 def _begun(world: Any) -> int | None:
@@ -52,7 +54,8 @@ async def _heard(world: Any, begun: int | None) -> bool:
     if begun is None:
         return False
     said = [(await world.stage.step(process, _EVERYWHERE))[1] for process in list(world.stage.queues)]
-    return not any(said) and _begun(world) == begun
+    # Who cannot ask a shard goes on with what it knows; where connections were ended nobody tells which did.
+    return not any(said) and _begun(world) == begun and world.now_s not in world.history.cuts
 
 
 @verb(5, lambda world: any(_is_standing(one) for one in world.limits.limits), since=4)

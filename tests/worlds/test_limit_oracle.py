@@ -27,6 +27,7 @@ class Scene:
     def limit(self, **given: float) -> None:
         turn = self.facts.changes(PLACE, 1.0)
         self.facts.stands(turn, Limited(PLACE, given, 2.0))
+        self.facts.over(turn, PLACE)
 
     def came(self, item: str, at: float, key: str = "", lease_s: float = 60.0, topic: str = "a") -> Delivery:
         body = {"topic": topic} | ({"fairness_key": key} if key else {})
@@ -46,6 +47,11 @@ def test_a_sound_history_is_sound() -> None:
 
 def _too_many(scene: Scene) -> None:
     scene.came("D", 5.5)
+
+
+def _too_many_by_what_was_set_second(scene: Scene) -> None:
+    scene.facts.over(scene.facts.changes(PLACE, 1.0), PLACE)
+    scene.limit(concurrency=1)
 
 
 def _too_many_at_once(scene: Scene) -> None:
@@ -79,6 +85,7 @@ def _throttled_key(scene: Scene) -> None:
     [
         (_too_many, "there were leased"),
         (_too_many_at_once, "there were leased"),
+        (_too_many_by_what_was_set_second, "there were leased"),
         (_too_many_of_a_key, "of left there were leased"),
         (_too_soon, "by rate"),
         (_too_soon_of_a_key, "by key_rate"),
@@ -127,9 +134,12 @@ def _another_key(scene: Scene) -> None:
 
 
 def _two_who_set_at_once(scene: Scene) -> None:
+    """Either may have come out, whichever began later, and was answered later."""
     first, second = scene.facts.changes(PLACE, 1.0), scene.facts.changes(PLACE, 1.0)
+    scene.facts.stands(second, Limited(PLACE, {"concurrency": 1}, 2.0))
+    scene.facts.over(second, PLACE)
     scene.facts.stands(first, Limited(PLACE, {"concurrency": 1}, 2.0))
-    assert second > first
+    scene.facts.over(first, PLACE)
 
 
 @pytest.mark.parametrize(
