@@ -1,11 +1,11 @@
-"""What acks have done to DAGs, as queue processes tell DAG processes of it over Redis.
+"""What has become of DAGs, as processes that have committed it tell DAG processes over Redis.
 
-Ids of DAGs that have ended are published at once; of DAGs that have changed only the tags of their items, a few
-times a second. A message names what came since the one before. It only saves time: losing one costs the time to
-the next look. PUBLISH returns how many processes listen; where there is nothing to tell, an empty message is
-published once a second. An ack ends a DAG only while some process listens for ends: without Redis, or where no
-DAG process listens, a DAG's end goes to the DAG service, which tells its own callers. Processes that have streams
-listen for changes.
+Ids of DAGs that have ended are published at once, and those of runs whose code is awake and has something to be
+told; of DAGs that have changed only the tags of their items, a few times a second. A message names what came
+since the one before. It only saves time: losing one costs the time to the next look. PUBLISH returns how many
+processes listen; where there is nothing to tell, an empty message is published once a second. An ack ends a DAG
+only while some process listens for ends: without Redis, or where no DAG process listens, a DAG's end goes to the
+DAG service, which tells its own callers. Processes that have streams listen for changes.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ CHANGES_PAUSE_S = 0.05
 NAMES_PER_MESSAGE_MAX = 1_000
 NAMES_WAITING_MAX = 10_000
 
+_RUN = "run:"
+
 _decoder = msgspec.msgpack.Decoder(list[str])
 
 
@@ -40,9 +42,20 @@ def changed_channel(prefix: str) -> str:
     return f"{prefix}:dag:changed"
 
 
+def of_run(dag_id: str) -> str:
+    """The name under which a run is told of that has not ended, and has news for who follows it."""
+    return _RUN + dag_id
+
+
 def read_ids(data: bytes) -> list[str]:
-    """The ids that a message names; what is none is left out."""
+    """The ids of DAGs that a message names; what is none is left out."""
     found = map(ids.canonical, read(data))
+    return [dag_id for dag_id in found if dag_id is not None]
+
+
+def read_runs(data: bytes) -> list[str]:
+    """The ids of runs that it names."""
+    found = (ids.canonical(name.removeprefix(_RUN)) for name in read(data) if name.startswith(_RUN))
     return [dag_id for dag_id in found if dag_id is not None]
 
 
@@ -55,7 +68,8 @@ def read(data: bytes) -> list[str]:
 
 
 class Voice:
-    """Speaks on a channel. `is_heard`: the last message, at most about a second ago, had somebody to hear it."""
+    """Speaks on a channel. `hearers`: how many processes heard the last message, at most about a second ago;
+    `is_heard`: somebody did."""
 
     def __init__(self, url: str | None, channel: str, *, pause_s: float = 0.0) -> None:
         self._redis: Redis | None = connect(url) if url else None
@@ -64,7 +78,11 @@ class Voice:
         self._names: dict[str, None] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.is_heard = False
+        self.hearers = 0
+
+    @property
+    def is_heard(self) -> bool:
+        return self.hearers > 0
 
     def tell(self, names: Iterable[str]) -> None:
         """These are to be told, and what they tell of is committed; too many at once are left to the next look."""
@@ -83,7 +101,7 @@ class Voice:
             while self._names and await self.step():
                 pass
             await self._redis.aclose()
-        self.is_heard = False
+        self.hearers = 0
 
     async def step(self) -> bool:
         """One message; whether anybody hears."""
@@ -92,12 +110,12 @@ class Voice:
         for name in told:
             del self._names[name]
         try:
-            self.is_heard = int(await self._redis.publish(self._channel, msgspec.msgpack.encode(told))) > 0
+            self.hearers = int(await self._redis.publish(self._channel, msgspec.msgpack.encode(told)))
         except Lost as error:
-            self.is_heard = False
+            self.hearers = 0
             log.debug("nothing is told of DAGs", channel=self._channel, error=str(error))
         except Exception:
-            self.is_heard = False
+            self.hearers = 0
             log.exception("nothing is told of DAGs", channel=self._channel)
         return self.is_heard
 

@@ -2,14 +2,17 @@
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headgate._calls import run_verbs, verbs
 from headgate._worker.job import Job
+from headgate._worker.task import Task
 from headgate.errors import BadRequest, Conflict, Fail, Invalid, NotFound, TooLarge
 from headgate.wire.names import WORKFLOW_VERSION_PATTERN
-from headgate.workflow.driver import Driver
+from headgate.workflow.driver import TURN_WAIT_S, Driver, Resting
 from headgate.workflow.errors import TurnRefused
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
 
@@ -71,9 +74,18 @@ class RestRuns:
 class Deciders:
     """The workflows of one worker, and what they share."""
 
-    def __init__(self, client: "AsyncClient", namespace: str) -> None:
+    def __init__(
+        self, client: "AsyncClient", namespace: str, tasks: Mapping[str, Task], begin: Callable[[Task], None]
+    ) -> None:
+        """`tasks` are the worker's, by topic; `begin` starts what waits for their slots."""
         self.workflows: dict[str, Callable[..., Any]] = {}
-        self._driver = Driver(self.workflows, RestRuns(client, namespace))
+        self._tasks = tasks
+        self._begin = begin
+        self._driver = Driver(self.workflows, RestRuns(client, namespace), turn_wait_s=TURN_WAIT_S)
+
+    def leave(self) -> None:
+        """The worker stops: no run waits any longer."""
+        self._driver.leave()
 
     def add(
         self,
@@ -105,15 +117,33 @@ class Deciders:
             if name in self.workflows:
                 raise ValueError(f"workflow {name!r} has a function already")
         self._driver.replay_rates |= dict.fromkeys(names, replay_rate)
-        return {topic: self._handler(name, function, version) for name, topic in names.items()}
+        return {
+            topic: self._handler(name, function, version, partial(self._resting, topic))
+            for name, topic in names.items()
+        }
 
-    def _handler(self, name: str, function: Callable[..., Any], version: str | None) -> Callable[[Job], Any]:
+    @contextmanager
+    def _resting(self, topic: str) -> Iterator[None]:
+        """A run of this topic waits; meanwhile its slot is another's."""
+        task = self._tasks[topic]
+        task.running -= 1
+        self._begin(task)
+        if task.room():
+            task.freed.set()
+        try:
+            yield
+        finally:
+            task.running += 1
+
+    def _handler(
+        self, name: str, function: Callable[..., Any], version: str | None, resting: Resting
+    ) -> Callable[[Job], Any]:
         self.workflows[name] = function
         if version is not None:
             self._driver.versions[name] = version
 
         async def decide(job: Job) -> None:
-            await self._driver.work(name, _lease(job))
+            await self._driver.work(name, _lease(job), resting)
 
         return decide
 

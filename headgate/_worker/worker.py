@@ -122,7 +122,7 @@ class Worker:
         self._hurry = asyncio.Event()
         self._blocking_client: Client | None = client if isinstance(client, Client) else None
         self._lock = threading.Lock()
-        self._deciders = Deciders(self.client, self.namespace)
+        self._deciders = Deciders(self.client, self.namespace, self._tasks, self._begin)
         self._leases = Leases(self.client, self.namespace, clock, partial(in_loop, self._tasks))
         self._presence = Presence(
             self.client, self.namespace, self.name, version, self._tasks, self._leases, clock
@@ -174,14 +174,13 @@ class Worker:
         replay_rate: float = 0.0,
     ) -> Callable[[W], W]:
         """Run workflows of `type` with this async function, up to `slots` at a time; it gets a `Workflow`, and its
-        input. Runs that wait take no slot. See `headgate.workflow`.
+        input. Runs that wait take no slot; up to a hundred stay for a moment. See `headgate.workflow`.
 
         `version` names the code: it takes runs that are pinned to it, up to as many at a time, and those that are
         pinned to none; with `only_pinned` not those, so that old code ends what it began.
 
         `replay_rate` is the part of turns, 0 to 1, before which the run is replayed from its beginning: code that
-        asks for something else then leaves its run stuck, and nothing of the turn is written. 0.01 is a price that
-        production can pay; it costs reading the whole history.
+        asks for something else leaves its run stuck. It costs reading all of the history; production can pay 0.01.
 
         Raises:
             ValueError: the type, or this version of it, has a function already.
@@ -455,6 +454,7 @@ class Worker:
 
     async def _drain(self, pollers: Sequence[asyncio.Task[None]], keepers: Sequence[asyncio.Task[None]]) -> None:
         """Let jobs end and be settled. Without its keepers a worker neither holds nor settles anything."""
+        self._deciders.leave()
         for task in self._tasks.values():
             self._begin(task)
         self._settler.hurry()

@@ -14,6 +14,8 @@ import random
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Final
 
@@ -35,6 +37,9 @@ _COMMAND_BYTES: Final = 512
 EVENT_LIMIT_S: Final = 2.0
 CORES_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_S: Final = 20.0
+# For how long a turn waits for events before its run is parked, and how many of a worker do.
+TURN_WAIT_S: Final = 1.0
+AWAKE_MAX: Final = 100
 SHORT_STEP_S: Final = 1.0
 ERROR_CHARS_MAX: Final = 4_000
 # Rough sizes of what a parked core holds.
@@ -42,6 +47,8 @@ _CORE_BYTES: Final = 16 * 1024
 _OPEN_BYTES: Final = 4 * 1024
 
 log = logging.getLogger("headgate.workflow")
+
+Resting = Callable[[], AbstractContextManager[None]]
 
 
 class UnknownWorkflow(TurnFailed):
@@ -82,7 +89,8 @@ class Cores:
 
 class Driver:
     """`workflows` by type. `replay_rate` is the part of turns before which the run is replayed from its beginning
-    and compared, `replay_rates` that of a type with a rate of its own."""
+    and compared, `replay_rates` that of a type with a rate of its own. A turn waits for events up to
+    `turn_wait_s`, if no more than `awake_max` do."""
 
     def __init__(
         self,
@@ -95,6 +103,8 @@ class Driver:
         event_limit_s: float = EVENT_LIMIT_S,
         commands_max: int = COMMANDS_MAX,
         part_bytes_max: int = PART_BYTES_MAX,
+        turn_wait_s: float = 0.0,
+        awake_max: int = AWAKE_MAX,
     ) -> None:
         self.workflows = workflows
         self.versions: dict[str, str] = {}
@@ -106,14 +116,43 @@ class Driver:
         self.event_limit_s = event_limit_s
         self.commands_max = commands_max
         self.part_bytes_max = part_bytes_max
+        self.turn_wait_s = turn_wait_s
+        self.awake_max = awake_max
+        self._leaving = False
+        self._waiting: set[asyncio.Future[TurnAnswer]] = set()
+
+    def leave(self) -> None:
+        """The worker takes nothing more: runs that wait are parked now, and none waits from now on."""
+        self._leaving = True
+        for asking in self._waiting:
+            asking.cancel()
+
+    async def write(self, lease: Lease, turn: Turn, resting: Resting) -> TurnAnswer:
+        """Send a turn. While it waits its run takes no slot: it is `resting`."""
+        if self._leaving or not self.turn_wait_s or len(self._waiting) >= self.awake_max:
+            return await self.runs.turn(lease, turn)
+        asking = asyncio.ensure_future(self.runs.turn(lease, replace(turn, wait_s=self.turn_wait_s)))
+        self._waiting.add(asking)
+        try:
+            with resting():
+                return await asking
+        except asyncio.CancelledError:
+            here = asyncio.current_task()
+            if not self._leaving or here is None or here.cancelling():
+                raise
+        finally:
+            self._waiting.discard(asking)
+        # The same turn again, which does not wait.
+        return await self.runs.turn(lease, turn)
 
     def by(self, type: str) -> dict[str, Any]:
         """What a run's turns are made by, for people who look at one that does not replay."""
         found: dict[str, Any] = {"python": platform.python_version(), "core": CORE_VERSION}
         return found | ({"version": self.versions[type]} if type in self.versions else {})
 
-    async def work(self, type: str, lease: Lease) -> None:
-        """Everything that there is to do for this generation of a run's decider; then its item may be acked.
+    async def work(self, type: str, lease: Lease, resting: Resting = nullcontext) -> None:
+        """Everything that there is to do for this generation of a run's decider; then its item may be acked. While
+        the run waits it is within `resting()`.
 
         Raises:
             headgate.HeadgateError: the service could not be asked; the item is to be delivered again.
@@ -121,7 +160,7 @@ class Driver:
         core = self.cores.take(lease.run)
         while True:
             was_kept = core is not None
-            driving = _Driving(self, type, lease, core)
+            driving = _Driving(self, type, lease, core, resting)
             try:
                 await driving.run()
                 return
@@ -155,8 +194,11 @@ class Driver:
 class _Driving:
     """One generation of one run."""
 
-    def __init__(self, driver: Driver, type: str, lease: Lease, core: Replay | None) -> None:
+    def __init__(
+        self, driver: Driver, type: str, lease: Lease, core: Replay | None, resting: Resting = nullcontext
+    ) -> None:
         self.driver = driver
+        self.resting = resting
         self.runs = driver.runs
         self.type = type
         self.lease = lease
@@ -296,7 +338,7 @@ class _Driving:
             dict(core.received),
             driver.by(self.type),
         )
-        answer = await self.runs.turn(self.lease, turn)
+        answer = await driver.write(self.lease, turn, self.resting)
         for key in ended:
             del self.steps[key]
         self.turn = turn.turn

@@ -70,6 +70,11 @@ class MemoryRun:
         return not self.parked and not self.is_ended
 
     @property
+    def is_idle(self) -> bool:
+        """Whether code has seen all that it is told, and no step runs."""
+        return self._last_told <= self.seen and not self.running_steps
+
+    @property
     def lease(self) -> Lease:
         return Lease("run", self.generation, self.secret(self.generation))
 
@@ -129,13 +134,15 @@ class MemoryRun:
         return Page(list(map(_parsed, lines)), self.seen, self.turn_number, dict(self.markers), more)
 
     def turn(self, lease: Lease, turn: Turn) -> TurnAnswer:
-        """One commit, or nothing.
+        """One commit, or nothing. With a `wait_s` a run that has nothing to be told is not parked: whoever waits
+        for its events sends the same turn again, without one, in the end.
 
         Raises:
             TurnLost, RunFinished, Diverged
         """
-        digest = canonical(turn.body())
+        digest = canonical({name: value for name, value in turn.body().items() if name != "wait_s"})
         if turn.turn == self.turn_number and digest == self._last_digest:
+            self._rest(turn)
             return self._answer(turn)
         self._check(lease)
         if turn.turn != self.turn_number + 1:
@@ -153,9 +160,12 @@ class MemoryRun:
         self.seen, self.turn_number, self._last_digest = turn.seen, turn.turn, digest
         self.received = dict(turn.received)
         self.stuck, self.stuck_attempts = None, 0
-        if not self.is_ended and self._last_told <= self.seen and not self.running_steps:
-            self._park()
+        self._rest(turn)
         return self._answer(turn)
+
+    def _rest(self, turn: Turn) -> None:
+        if self.is_awake and self.is_idle and turn.generation == self.generation and not turn.wait_s:
+            self._park()
 
     def _answer(self, turn: Turn) -> TurnAnswer:
         parked = self.parked or turn.generation != self.generation

@@ -34,7 +34,7 @@ CREATE TYPE told AS (
 	dag text
 );
 
-COMMENT ON TYPE told IS 'A row without a topic names a DAG, by its id, that has ended by the ack.';
+COMMENT ON TYPE told IS 'A row without a topic names a DAG, by its id, that has ended by the ack; not revived, a run with news.';
 
 CREATE TABLE item (
     id uuid NOT NULL,

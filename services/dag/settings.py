@@ -90,6 +90,8 @@ class DagSettings(EdgeSettings):
     unread_signals_max: int = 10_000
     signal_ids_kept_s: float = 86_400.0
     history_events_max: int = 1_000
+    # Turns of a process whose answers wait for events; the runs of others are parked at once.
+    turns_waiting_max: int = 1_000
     cancel_grace_s: float = 3_600.0
     # Events that nothing waits for, of one DAG, in an answer.
     undeclared_shown_max: int = 100

@@ -44,7 +44,9 @@ class FoldedRun:
         assert answer.status_code == 200, answer.text
         return list(answer.json()["events"])
 
-    async def turn(self, calls: int = 0, end: Any = None, last: int | None = None) -> dict[str, Any]:
+    async def turn(
+        self, calls: int = 0, end: Any = None, last: int | None = None, wait_s: float = 0.0
+    ) -> dict[str, Any]:
         """A turn that has seen all there is (or up to `last`), and asks for so many tasks."""
         if last is None:
             last = (await self.history())[-1]["event"]
@@ -55,7 +57,8 @@ class FoldedRun:
             commands.append({"kind": "end", "key": "", "after": last, "fingerprint": "1" * 16, "spec": over})
         secret, generation = self.decider["payload"]["secret"], self.decider["dag"]["generation"]
         body = {"generation": generation, "secret": secret, "turn": self.turns + 1, "last": last, "seen": last}
-        answer = await self.http.post(f"{DAGS}/{self.dag}/turn", json={**body, "commands": commands})
+        body |= {"commands": commands, "wait_s": wait_s}
+        answer = await self.http.post(f"{DAGS}/{self.dag}/turn", json=body)
         assert answer.status_code == 200, answer.text
         self.turns += 1
         self.calls += calls

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from headgate.workflow.driver import Cores, Driver
@@ -23,7 +24,8 @@ class Service:
         self.turns: list[Turn] = []
         self.read_from: list[int] = []
         self.page_max = 1_000
-        self.changed = asyncio.Event()
+        self.changed, self.waiting = asyncio.Event(), asyncio.Event()
+        self.waits = True
 
     async def history(self, lease: Lease, after: int, wait_s: float = 0.0) -> Page:
         self.read_from.append(after)
@@ -39,7 +41,20 @@ class Service:
         answer = self.run.turn(lease, turn)
         self.turns.append(turn)
         self.after_turn()
+        while turn.wait_s and self.run.is_awake and self.run.is_idle:
+            self.changed.clear()
+            self.waiting.set()
+            await self.changed.wait()
+            self.waiting.clear()
+            if not self.waits:
+                turn = replace(turn, wait_s=0.0)
+            answer = self.run.turn(lease, turn)
         return answer
+
+    def tell(self, *, waits: bool = True) -> None:
+        """Something has happened; without `waits` it is the time, which is over."""
+        self.waits = waits
+        self.changed.set()
 
 
 def once(what: Callable[[], Any]) -> Callable[[], Any]:

@@ -17,6 +17,8 @@ from tests.worlds.world_names import NAMESPACES, NODE_TOPICS
 
 # What an event's code may take on a machine that is busy.
 _EVENT_S = 120.0
+# For how long some turns wait: what another process does then is not heard of, and found before the run is parked.
+_TURN_WAIT_S = 0.02
 
 
 class Unanswered(HeadgateError):
@@ -194,7 +196,11 @@ async def work(world: Any, rng: Random, namespace: str, count: int) -> None:
         if fate < 0.1:
             continue
         driver = Driver(
-            {TYPE: stroll}, _Calls(world, rng, namespace, leased["topic"]), event_limit_s=_EVENT_S, replay_rate=0.3
+            {TYPE: stroll},
+            _Calls(world, rng, namespace, leased["topic"]),
+            event_limit_s=_EVENT_S,
+            replay_rate=0.3,
+            turn_wait_s=rng.choice((0.0, _TURN_WAIT_S)) if world.edition >= 5 else 0.0,
         )
         try:
             await driver.work(TYPE, Lease(dag["id"], dag["generation"], leased["payload"]["secret"]))

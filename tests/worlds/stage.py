@@ -190,6 +190,8 @@ class DagProcess(Process):
         )
         self.dags = DagWorld(database, queue, **settings)  # type: ignore[arg-type]
         self.dags.duties.context.clock = _MachineClock(clock)
+        # As if there were a Redis, whose messages are all lost.
+        self.dags.duties.context.news.hearers = 1
         super().__init__("dag", name, self.dags.app.state.hot, on)
 
     @property

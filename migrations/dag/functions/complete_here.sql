@@ -17,7 +17,7 @@
 -- limit.
 --
 -- Runs of workflows are another matter: see `tell_runs_here`. Where something fails nothing of them is applied.
--- `o_made` are items that it has the caller make ready.
+-- `o_made` are items that it has the caller make ready, `o_awake` runs whose code is awake and has something to be told.
 --
 -- What would release many nodes holds up all that shares its statement. `folds` says whether these are taken (4);
 -- else `o_wide` names the items of DAGs that are left out for that reason alone. `folds` of 16: locked DAGs are
@@ -28,7 +28,8 @@
 CREATE OR REPLACE FUNCTION complete_here(
     dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[], outputs text[],
     started_ats timestamptz[], workers text[], failures text[], queue_shard int, folds int)
-RETURNS TABLE (o_taken uuid[], o_released uuid[], o_ended uuid[], o_wide uuid[], o_inputs text[], o_made text[])
+RETURNS TABLE (o_taken uuid[], o_released uuid[], o_ended uuid[], o_wide uuid[], o_inputs text[], o_made text[],
+    o_awake uuid[])
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     edges_max CONSTANT int := CASE WHEN folds & 4 > 0 THEN 1000 ELSE 32 END;        -- of one node
@@ -51,7 +52,7 @@ BEGIN
             AND dag.last_event > 0
         FOR UPDATE SKIP LOCKED) AS d;
     IF (runs IS NOT NULL OR 'decider' = ANY (node_keys)) AND array_remove(failures, NULL) = '{}' THEN
-        SELECT t.o_taken, t.o_made INTO of_runs, o_made
+        SELECT t.o_taken, t.o_made, t.o_awake INTO of_runs, o_made, o_awake
         FROM tell_runs_here(runs, dag_ids, node_keys, generations, item_ids, attempt_numbers, outputs, started_ats,
             workers, queue_shard) AS t;
     END IF;

@@ -2,13 +2,15 @@
 -- rows it has locked (NULL: none).
 --
 -- Ends of tasks are told to the run's code as events; a decider that is parked is released, in its generation, by an
--- item that the queue makes in the same transaction (`o_made`, as JSON). Ends of items of deciders whose generation is
+-- item that the queue makes in the same transaction (`o_made`, as JSON); of runs whose decider is not parked the caller
+-- tells who follows them (`o_awake`). Ends of items of deciders whose generation is
 -- over are taken too, and change nothing: only a turn ends one. A run's own end is never decided here, since its
 -- decider ends it. What is not taken goes the ordinary way: what is not the end of a task's living generation; all ends
 -- of a run whose decider cannot be released by an item on that queue shard whose id is young enough (`id_age_max`).
 CREATE OR REPLACE FUNCTION tell_runs_here(
     run_nos bigint[], dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[],
-    outputs text[], started_ats timestamptz[], workers text[], queue_shard int, OUT o_taken uuid[], OUT o_made text[])
+    outputs text[], started_ats timestamptz[], workers text[], queue_shard int, OUT o_taken uuid[], OUT o_made text[],
+    OUT o_awake uuid[])
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     row_max CONSTANT int := 100;        -- as of `complete_here`
@@ -96,8 +98,9 @@ BEGIN
     SELECT (SELECT array_agg(written.item_id) FROM written),
         array_agg(left(runs.item, -1) || ',"namespace":' || to_json(runs.namespace) || ',"id":"' || runs.item_id
             || '","ack_context":{"dag":"' || runs.id || '","node":"decider","generation":' || runs.generation || '}}')
-            FILTER (WHERE runs.is_parked)
-    INTO ended, o_made
+            FILTER (WHERE runs.is_parked),
+        array_agg(runs.id) FILTER (WHERE NOT runs.is_parked)
+    INTO ended, o_made, o_awake
     FROM runs;
     o_taken := o_taken || ended;
 END $$;

@@ -3,11 +3,11 @@
 -- Who listens on topic `acks/<n>` of namespace `_dag` may have a schema `dag_<n>` beside this one with a function
 -- complete_here(dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[],
 -- outputs text[], started_ats timestamptz[], workers text[], failures text[], queue_shard int, folds int) returning (taken uuid[],
--- released uuid[], ended uuid[], wide uuid[], inputs text[], made text[]). It is called with its schema as the search_path. It applies what
+-- released uuid[], ended uuid[], wide uuid[], inputs text[], made text[], awake uuid[]). It is called with its schema as the search_path. It applies what
 -- it can without waiting for anybody: `taken` are the items of whose end nobody else has to be told, `released`
 -- the disabled items of this shard that are revived for it now, with the `inputs` given to each (NULL: its own), `ended` the DAGs that end by that, and `wide` the
 -- items that are left out since they would release much; `made` are new items, as `make_here` takes them, which are
--- revived at once. `folds` says what may be applied: ends of nodes (1), and
+-- revived at once; `awake` are runs that have something to be told, which who follows them hears of as of ends. `folds` says what may be applied: ends of nodes (1), and
 -- ends of DAGs (2), of which who acks tells who waits for them; whether wide ones are taken (4), or refuse the
 -- whole ack (8), which is then made again without them. The context of an item that has failed says so (see tell_dead). Any fault, there or in reviving, undoes all of that: an
 -- ack does not fail by it, its ends are told by completion items.
@@ -28,6 +28,7 @@ DECLARE
     released uuid[] := '{}';
     inputs text[] := '{}';
     ended uuid[];
+    awake uuid[];
 BEGIN
     taken := '{}';
     FOR part IN
@@ -56,7 +57,7 @@ BEGIN
     LOOP
         path := set_config('search_path', part.schema::text, true);
         SELECT c.o_taken AS taken, c.o_released AS released, c.o_ended AS ended, c.o_wide AS wide,
-            c.o_inputs AS inputs, c.o_made AS made
+            c.o_inputs AS inputs, c.o_made AS made, c.o_awake AS awake
         INTO given
         FROM complete_here(
             part.dags, part.keys, part.generations, part.ids, part.attempts, part.outputs,
@@ -66,6 +67,7 @@ BEGIN
         released := released || given.released;
         inputs := inputs || given.inputs;
         ended := ended || given.ended;
+        awake := awake || given.awake;
         wide := wide || given.wide;
         IF given.made IS NOT NULL THEN
             released := released || make_here(given.made, part.topic_id);
@@ -82,6 +84,12 @@ BEGIN
             SELECT ROW(
                 NULL, 0, NULL, e, true, false, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, false, NULL)::told
             FROM unnest(ended) AS e);
+    END IF;
+    IF awake IS NOT NULL THEN
+        news := news || ARRAY(
+            SELECT ROW(
+                NULL, 0, NULL, a, false, false, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, false, NULL)::told
+            FROM unnest(awake) AS a);
     END IF;
 EXCEPTION WHEN OTHERS THEN
     taken := '{}';

@@ -18,5 +18,6 @@ workflow_intake   workflows: what a turn asks for is judged here
 schedule_intake   schedules: their times are judged, their runs planned
 simple_intake     the same for nodes of the common shape, column by column
 views             DAGs and nodes as callers see them
+run_views         events as deciders see them
 parts             the parts of one process, as routes and duties see them
 """

@@ -17,6 +17,7 @@ from services.dag.run.retry import Retrier
 from services.dag.run.shared_values import SharedValues
 from services.dag.schedules.schedules import Schedules
 from services.dag.schedules.ticking import Ticker
+from services.dag.workflows.awake import AwakeTurns
 from services.dag.workflows.control import RunControl
 from services.dag.workflows.nested import NestedRuns
 from services.dag.workflows.reading import RunReader
@@ -40,7 +41,7 @@ class Orchestrator:
         self.ticker = Ticker(context, self.builder)
         self.schedules = Schedules(context, self.ticker)
         self.starter = Starter(context, self.builder)
-        self.turns = TurnCommits(context, self.builder, self.starter)
+        self.turns = AwakeTurns(context, TurnCommits(context, self.builder, self.starter))
         self.run_control = RunControl(context, self.controller)
         nested = NestedRuns(context, self.completer, self.starter, self.run_control)
         self.sub_dags = SubDags(context, self.builder, self.completer, self.retrier, nested.carry)

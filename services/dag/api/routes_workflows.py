@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Response
 
 from headgate import wire
 from headgate.wire.workflow import RunUpdate, UpdateSpec
-from services.dag.api import workflow_intake
+from services.dag.api import run_views, workflow_intake
 from services.dag.api.parts import Orchestrator
 from services.dag.api.routing import (
     DAG_PATH,
@@ -24,7 +24,7 @@ from services.dag.api.routing import (
 )
 from services.dag.api.views import raw
 from services.dag.errors import WorkflowFinished
-from services.dag.store.runs import ShownRun, StoredEvent
+from services.dag.store.runs import ShownRun
 from services.dag.workflows.reading import History
 from services.dag.workflows.starting import Started
 from services.dag.workflows.values import NewRun, Update
@@ -208,11 +208,8 @@ async def take_turn(
     body: Annotated[wire.TakeTurn, body_of(wire.TakeTurn)],
 ) -> Response:
     """A decider's turn, all of it or nothing; the same turn again is answered again. See docs/workflows.md."""
-    answer = await duties.turns.take(ns, dag, workflow_intake.turn(body, duties.context.settings))
-    told: dict[str, Any] = {"turn": answer.turn}
-    if answer.parked or answer.ended:
-        return json_response(told | ({"parked": True} if answer.parked else {"ended": True}))
-    return json_response(told | {"events": list(map(_event_view, answer.events)), "more": answer.more})
+    turn = workflow_intake.turn(body, duties.context.settings)
+    return json_response(run_views.turn_view(await duties.turns.take(ns, dag, turn)))
 
 
 async def _started(ns: str, duties: Orchestrator, wanted: NewRun) -> Started:
@@ -233,28 +230,12 @@ def _update_view(update: Update) -> dict[str, Any]:
 
 def _history_view(history: History) -> dict[str, Any]:
     return {
-        "events": list(map(_event_view, history.events)),
+        "events": list(map(run_views.event_view, history.events)),
         "seen": history.run.seen,
         "turn": history.run.turn,
         "markers": raw(history.run.markers),
         "more": history.more,
     }
-
-
-def _event_view(event: StoredEvent) -> dict[str, Any]:
-    """What is empty is left out."""
-    view: dict[str, Any] = {"event": event.event, "at": event.at, "kind": event.kind, "state": event.state}
-    if event.key:
-        view["key"] = event.key
-    if event.generation != 1:
-        view["generation"] = event.generation
-    for name in ("output", "data"):
-        if (text := getattr(event, name)) is not None:
-            view[name] = raw(text)
-    for name in ("error", "after"):
-        if (value := getattr(event, name)) is not None:
-            view[name] = value
-    return view
 
 
 def _view(found: ShownRun) -> dict[str, Any]:

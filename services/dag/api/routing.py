@@ -62,10 +62,15 @@ async def namespace_of(ns: str, request: Request, caller: CallerOf) -> str:
     return ns
 
 
-async def namespace_of_decider(ns: str, caller: CallerOf) -> str:
-    """The same of a turn, which whoever works may write: its secret came with the item."""
+def enter_as_decider(ns: str, caller: Caller) -> None:
+    """The same for a turn, which whoever works may write: its secret came with the item."""
     admit(ns, caller)
     caller.need("consume", "enqueue")
+
+
+async def namespace_of_decider(ns: str, caller: CallerOf) -> str:
+    """A dependency: the namespace of the path, open to a decider."""
+    enter_as_decider(ns, caller)
     return ns
 
 

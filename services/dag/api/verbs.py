@@ -1,8 +1,9 @@
 """The verbs that build DAGs and wait for them: what their routes answer, and the short way to them.
 
-What a program does with every DAG (create it, add to it, resolve, wait for its end) comes by the short way of
-`shared.http.hot_path` when it is asked for plainly, and by its route otherwise; both end in the same function
-here, but for new DAGs of the common shape (see `plain`), which are as that function would have made them.
+What a program does with every DAG (create it, add to it, resolve, wait for its end), and what a worker does with
+every run (its turns), comes by the short way of `shared.http.hot_path` when it is asked for plainly, and by its
+route otherwise; both end in the same function here, but for new DAGs of the common shape (see `plain`), which are
+as that function would have made them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate import wire
-from services.dag.api import intake, simple_intake
+from services.dag.api import intake, simple_intake, workflow_intake
 from services.dag.api.parts import Orchestrator
-from services.dag.api.routing import enter
+from services.dag.api.routing import enter, enter_as_decider
+from services.dag.api.run_views import turn_view
 from services.dag.api.views import added_view, dag_view, node_end_view
 from services.dag.build.create import Created
 from services.dag.model import NewEdge, NewNode
@@ -121,6 +123,7 @@ class Hot:
             "dags/{dag}/dependencies": Verb(self.add_dependencies, Urgency.ENQUEUE),
             "dags/{dag}/resolve": Verb(self.resolve, Urgency.DEQUEUE),
             "dags/{dag}/wait": Verb(self.wait, Urgency.LIST, is_plain_wait),
+            "dags/{dag}/turn": Verb(self.take_turn, Urgency.DEQUEUE),
         }
 
     async def create(self, call: Call) -> Answer:
@@ -175,6 +178,13 @@ class Hot:
         assert asked is not None, "the short way takes no other query"
         call.client.step_aside()
         return 200, await wait(self._duties, call.namespace, call.of, *asked)
+
+    async def take_turn(self, call: Call) -> Answer:
+        """`run_turn`."""
+        enter_as_decider(call.namespace, call.caller)
+        value = await json_body.read(call.body, depth_max=self._settings.json_depth_max)
+        turn = workflow_intake.turn(validate(wire.TakeTurn, value), self._settings)
+        return 200, turn_view(await self._duties.turns.take(call.namespace, call.of, turn, call.client))
 
     def _is_large(self, call: Call, value: Any) -> bool:
         return simple_intake.has_many_edges(call.body, value, self._settings.edges_at_once_max)

@@ -103,7 +103,7 @@ def turn(body: wire.TakeTurn, settings: DagSettings) -> Turn:
         BadCommand: a command means nothing.
         ValueTooLarge: a value is over its limit.
     """
-    said = body.model_dump(mode="json")
+    said = body.model_dump(mode="json", exclude={"wait_s"})
     digest = hashlib.sha256(canonical(said).encode()).digest()
     if body.stuck is not None:
         stuck = encode(body.stuck.model_dump(exclude_none=True))
@@ -125,6 +125,7 @@ def turn(body: wire.TakeTurn, settings: DagSettings) -> Turn:
         results,
         body.received,
         intake.checked(body.by, settings.metadata_bytes_max, "/by"),
+        wait_s=body.wait_s,
     )
 
 

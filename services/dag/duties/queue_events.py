@@ -1,6 +1,7 @@
-"""What queue processes have done to DAGs with acks: who waits here is told at once.
+"""What other processes have done to DAGs: who waits here is told at once.
 
-A message says no more than that a DAG may have ended, or that one with a tag may have changed. What is told is
+A message says no more than that a DAG may have ended, that a run may have news, or that a DAG with a tag may have
+changed. What is told is
 read from its shard, for all that was named since the last read of that shard, and only where somebody waits; a
 message that is lost, or a shard that does not answer, is made up for by the look at all that is watched
 (`watching`). Changes are listened to only while there are streams of them: that is how the others know whether to
@@ -42,19 +43,24 @@ class QueueEvents:
         if self._ear is not None:
             channel = dag_notify.ended_channel(self._prefix)
             self._listening = vital.PROCESS.keep(listen(self._ear, channel, self.heard_of_ends), "ends heard")
+            self._context.news.start()
 
     async def stop(self) -> None:
         """Stop listening and close the connection."""
         tasks = [*self._reads.values(), self._listening, self._following]
         self._listening = None
         await vital.end(tasks)
+        await self._context.news.stop()
         if self._ear is not None:
             await self._ear.aclose()
 
     def heard_of_ends(self, data: bytes) -> None:
-        """Take in a message that names DAGs."""
+        """Take in a message that names DAGs and runs."""
+        watches = self._context.watches
+        for dag_id in dag_notify.read_runs(data):
+            watches.told(ids.shard_of(dag_id), dag_id)
         for dag_id in dag_notify.read_ids(data):
-            if self._context.watches.has(ids.shard_of(dag_id), dag_id):
+            if watches.has(ids.shard_of(dag_id), dag_id):
                 self._look_at(dag_id)
 
     def heard_of_changes(self, data: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -12,12 +12,13 @@ from services.dag import store
 from services.dag.model import Dag, DagNo, Send
 from services.dag.queue_client import Queue, pick_shard
 from services.dag.run.decisions import Home, Settlement
-from services.dag.run.watches import Watches
+from services.dag.run.watches import Watch, Watches
 from services.dag.settings import DagSettings
 from shared import ids
 from shared.admission.delay import LoopLag
 from shared.clock import Clock
 from shared.crash import crash_point
+from shared.dag_notify import Voice, ended_channel, of_run
 from shared.errors import NotFound, ShuttingDown, Unavailable
 from shared.ids import ShardNo
 from shared.loop import Waker
@@ -136,6 +137,8 @@ class Context:
         self.settings = settings
         self.clock = clock
         self.watches = Watches()
+        # To other DAG processes, and heard by this one, too, while it listens.
+        self.news = Voice(settings.redis_url, ended_channel(settings.redis_prefix))
         self.lag = LoopLag(settings.standing_wait_s_max)
         self._beside: dict[ShardNo, _Beside] = {}
         self._homes: dict[ShardNo, Home] = {}
@@ -215,6 +218,12 @@ class Context:
             self._tell(shard, settlement)
         return result
 
+    def turned(self, shard: Shard, dag_id: str, watch: Watch) -> None:
+        """A statement has written a run's turn: who follows it is told, but for who has sent it."""
+        if self.news.hearers > 1:
+            self.news.tell([of_run(dag_id)])
+        self.watches.told(shard.number, dag_id, but=watch)
+
     def _tell(self, shard: Shard, settlement: Settlement) -> None:
         if settlement.sends:
             crash_point("after_commit_before_relay")
@@ -228,12 +237,23 @@ class Context:
         for dag in settlement.finished:
             if dag.finished_at is not None:
                 DAG_SECONDS.observe((dag.finished_at - dag.created_at).total_seconds())
+        if self.news.hearers > 1:
+            self.news.tell(_news(settlement.written))
         now_s = self.clock.monotonic_s()
         for dag in settlement.written:
             self.watches.tell(shard, dag)
             if self._settled[0][:2] != (shard.number, dag.no):
                 self._settled[1] = self._settled[0]
             self._settled[0] = (shard.number, dag.no, now_s)
+
+
+def _news(written: Sequence[Dag]) -> Iterator[str]:
+    """What others are told of DAGs that are written: which have ended, and which are runs that have news."""
+    for dag in written:
+        if dag.over or dag.ends_as is not None:
+            yield dag.id
+        if dag.workflow is not None:
+            yield of_run(dag.id)
 
 
 def own(dags: list[Dag], namespace: str) -> Dag:

@@ -94,6 +94,11 @@ class Settlement:
         self.written.append(dag)
         self.released += released
 
+    def told(self, dag: Dag) -> None:
+        """A run has been written: who follows it is told after the commit, also where the DAG is as it was."""
+        if dag.no not in self._changed:
+            self.written.append(dag)
+
     def changed(self, dag: Dag) -> None:
         """Write this DAG's row, and look whether the DAG has ended."""
         self._changed.add(dag.no)

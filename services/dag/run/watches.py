@@ -1,9 +1,10 @@
-"""Who waits for which DAG, in this process: calls that wait for an end, and streams of changes.
+"""Who waits for which DAG, in this process: calls that wait for an end, calls that wait for news of a run, among
+them the turns of runs that are awake, and streams of changes.
 
-A commit of this process wakes them at once, and so does what a queue process tells (`queue_events`): of ends, and
-of changes while there are streams. Changes by other processes are found by a look at the newest change of every
-watched DAG of a shard, in one statement, every `watch_s`. That look finds every change; the rest only reduces
-latency.
+A commit of this process wakes them at once, and so does what other processes tell (`queue_events`): of ends, of
+news of runs, and of changes while there are streams. Changes by other processes are found by a look at the
+newest change of every watched DAG of a shard, in one statement, every `watch_s`. That look finds every change;
+the rest only reduces latency.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from typing import Final
 
 from services.dag import store
 from services.dag.model import Dag
@@ -20,17 +22,25 @@ from shared.shards.shard_map import Shard
 
 _DAGS_PER_LOOK = 1_000
 _ANY = 1 << 62
+# What a watch has seen that wakes by whatever is told of a run, and by nothing that is looked for here.
+NEWS: Final = 1 << 61
 _OVER = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class Watch:
     """One waiter. `seen` is the last change that it knows; None: only the DAG's end matters. `dag` is the DAG as
-    it ended, where this process has ended it or read it since."""
+    it ended, where this process has ended it or read it since; `own` the DAG as the waiter itself writes it."""
 
     def __init__(self, seen: int | None) -> None:
         self.seen = seen
         self.event = asyncio.Event()
         self.dag: Dag | None = None
+        self.own: Dag | None = None
+
+    def begin(self, dag: Dag) -> None:
+        """The waiter has the lock of this DAG: what it was told before it sees, and what it writes it knows."""
+        self.own = dag
+        self.event.clear()
 
 
 class Watches:
@@ -57,7 +67,8 @@ class Watches:
         dags = self._by_shard.setdefault(shard.number, {})
         watches = dags.setdefault(dag_id, set())
         watches.add(watch)
-        if seen is not None:
+        is_stream = seen is not None and seen != NEWS
+        if is_stream:
             self._streams(dag_id)
         try:
             yield watch
@@ -65,7 +76,7 @@ class Watches:
             watches.discard(watch)
             if not watches:
                 del dags[dag_id]
-            if seen is not None and all(other.seen is None for other in watches):
+            if is_stream and all(other.seen is None or other.seen == NEWS for other in watches):
                 self._streams_no_more(dag_id)
 
     def _streams(self, dag_id: str) -> None:
@@ -93,13 +104,19 @@ class Watches:
     def tell(self, shard: Shard, dag: Dag) -> None:
         """A transaction has written this DAG."""
         if dags := self._by_shard.get(shard.number):
-            watches = dags.get(dag.id, ())
+            watches = [watch for watch in dags.get(dag.id, ()) if watch.own is not dag]
             for watch in watches:
                 watch.dag = dag if dag.over else None
             # Of a run, an event that its code is told need be no change of the DAG; and its end is told while the
             # rest of its DAG is still being cancelled.
             number = dag.last_event if dag.workflow is None else _ANY
             self._wake(watches, number, dag.over or dag.ends_as is not None)
+
+    def told(self, number: ShardNo, dag_id: str, but: Watch | None = None) -> None:
+        """There is news of a run: who follows it looks for itself."""
+        for watch in self._by_shard.get(number, {}).get(dag_id, ()):
+            if watch.seen is not None and watch is not but:
+                watch.event.set()
 
     def has(self, number: ShardNo, dag_id: str) -> bool:
         """Whether somebody watches this DAG of the shard of that number."""

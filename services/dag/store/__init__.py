@@ -18,6 +18,7 @@ shared_values  what the jobs of a DAG share
 timers       timers that run
 schedules    schedules, and what became of their slots
 runs         runs of workflows
+turns        turns of several runs at once, and their news
 """
 
 from services.dag.store import (
@@ -36,6 +37,7 @@ from services.dag.store import (
     shared_values,
     subdags,
     timers,
+    turns,
 )
 
 __all__ = [
@@ -54,4 +56,5 @@ __all__ = [
     "shared_values",
     "subdags",
     "timers",
+    "turns",
 ]

@@ -7,6 +7,8 @@ answered again, and what the queue is to be told stands in the outbox.
 
 values          what a turn asks for, what a run begins with; plain values
 turn_commits    a turn is written, or nothing is
+plain_turns     turns of the common shape, of several runs in one statement
+awake           turns that wait for events
 starting        runs begin, and go on as new ones
 control         signals, cancel, terminate, pause, resume
 nested          runs in the place of nodes; what one run does to another

@@ -6,12 +6,13 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from services.dag import store
 from services.dag.build import run_spec
 from services.dag.queue_items import encode
 from services.dag.run.context import Context, shutting_down
+from services.dag.run.watches import NEWS
 from services.dag.store.runs import Run, SentSignal, ShownRun, StoredEvent
 from services.dag.workflows.control import unknown
 from services.dag.workflows.values import Update
@@ -22,8 +23,6 @@ from shared.shards.shard_map import Shard
 
 T = TypeVar("T")
 
-# Only what this process hears of wakes: whatever is told of the DAG, and its end.
-_NOT_BY_CHANGES: Final = 1 << 61
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
@@ -103,7 +102,7 @@ class RunReader:
         while True:
             run = (await self.run(namespace, workflow_id)).run
             shard, dag_id = self._context.shard_of(run.dag_id)
-            with self._context.watches.watching(shard, dag_id, _NOT_BY_CHANGES) as watch:
+            with self._context.watches.watching(shard, dag_id, NEWS) as watch:
                 # The run first: what is over by then is answered no more.
                 run = (await self._shown(shard, namespace, dag_id)).run
                 sent = await store.runs.update_of(shard, run.dag_no, update_id)
@@ -116,7 +115,7 @@ class RunReader:
                     return _update(update_id, sent, run)
                 if self._context.watches.leaving:
                     raise shutting_down()
-                # An answer is no change of the DAG, by which the turns of other processes are seen.
+                # What other processes have told may be lost.
                 await _or_timeout(watch.event, min(left_s, self._settings.watch_s))
 
     async def history(self, namespace: str, dag_id: str, after: int, wait_s: float = 0.0) -> History:
@@ -129,14 +128,12 @@ class RunReader:
         until_s = clock.monotonic_s() + wait_s
         shard, dag_id = self._context.shard_of(dag_id)
         while True:
-            heads = await store.reads.heads(shard, [dag_id]) if wait_s else []
-            seen = heads[0][1] if heads else 0
-            with self._context.watches.watching(shard, dag_id, seen) as watch:
+            with self._context.watches.watching(shard, dag_id, NEWS) as watch:
                 found = await self._page(shard, namespace, dag_id, after)
                 left_s = until_s - clock.monotonic_s()
                 if found.events or found.run.over or left_s <= 0 or self._context.watches.leaving:
                     return found
-                await _or_timeout(watch.event, left_s)
+                await _or_timeout(watch.event, min(left_s, self._settings.watch_s))
 
     async def history_of(self, namespace: str, workflow_id: str, after: int) -> History:
         """The same, of the run that an id means."""

@@ -20,6 +20,7 @@ from services.dag.queue_items import encode
 from services.dag.run import deciders
 from services.dag.run.context import Context, own
 from services.dag.run.decisions import Settlement
+from services.dag.run.watches import Watch
 from services.dag.store.runs import Decider, Run, StoredEvent
 from services.dag.workflows.starting import Begun, Starter
 from services.dag.workflows.values import DAG_ENDS, Command, RunEnd, Turn, TurnAnswer
@@ -43,8 +44,9 @@ class TurnCommits:
         self._builder = builder
         self._starter = starter
 
-    async def take(self, namespace: str, dag_id: str, turn: Turn) -> TurnAnswer:
-        """Write a turn.
+    async def take(self, namespace: str, dag_id: str, turn: Turn, watch: Watch | None = None) -> TurnAnswer:
+        """Write a turn. With a `watch` of the run that has nothing to be told then is not parked: its answer
+        waits, for what the watch is told after this commit.
 
         Raises:
             NotFound: there is no such run.
@@ -60,18 +62,23 @@ class TurnCommits:
             dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
             if dag.workflow is None:
                 raise NotFound("there is no such run in this namespace")
+            if watch is not None:
+                watch.begin(dag)
             keys = [command.key for command in turn.commands if command.kind not in _REPEATED]
             run, decider, known = await store.runs.for_turn(tx, dag.no, keys)
-            if turn.turn == run.turn and turn.digest == run.turn_digest:
-                return None, (await self._answer(tx, run, decider, turn), ())
-            _check_turn(run, decider, turn)
             writing = _Writing(self._context, tx, shard, dag, run, decider, turn, queue_shard)
             begun: Begun | None = None
+            if turn.turn == run.turn and turn.digest == run.turn_digest:
+                await writing.rest(waits=watch is not None)
+                await writing.settlement.run()
+                return writing.settlement, (await self._answer(tx, writing), ())
+            _check_turn(run, decider, turn)
             if turn.stuck is not None:
                 await writing.stick()
             else:
                 writing.refuse_diverging(known)
                 await writing.write()
+                await writing.rest(waits=watch is not None)
                 if run.state == "continued":
                     assert writing.end is not None, "that is how it ended"
                     begun = await self._starter.continue_as(tx, shard, dag, run, writing.end.input, queue_shard)
@@ -79,7 +86,8 @@ class TurnCommits:
             await writing.settlement.run()
             if begun is not None and begun.settlement is not None:
                 writing.settlement.sends += begun.settlement.sends
-            return writing.settlement, (await self._answer(tx, run, writing.decider, turn), writing.made)
+            writing.settlement.told(dag)
+            return writing.settlement, (await self._answer(tx, writing), writing.made)
 
         answer, made = await self._context.settle(shard, work)
         crash_point("after_turn")
@@ -87,11 +95,14 @@ class TurnCommits:
             await self._builder.give_made(shard, each)
         return answer
 
-    async def _answer(self, tx: Transaction, run: Run, decider: Decider, turn: Turn) -> TurnAnswer:
+    async def _answer(self, tx: Transaction, writing: _Writing) -> TurnAnswer:
+        run, turn = writing.run, writing.turn
         if run.over:
             return TurnAnswer(run.turn, ended=True)
-        if decider.state != "released" or decider.generation != turn.generation:
+        if not writing.is_awake:
             return TurnAnswer(run.turn, parked=True)
+        if writing.waits:
+            return TurnAnswer(run.turn, waits=True, dag_no=run.dag_no)
         page = await store.runs.history(
             tx,
             run.dag_no,
@@ -132,9 +143,10 @@ class _Writing:
         self._settings = context.settings
         self._tx = tx
         self._dag = dag
-        self._run = run
+        self.run = run
         self.decider = decider
-        self._turn = turn
+        self.turn = turn
+        self.waits = False
         self._queue_shard = queue_shard
         self.settlement = Settlement(tx, [dag], context.settings, context.home(shard))
         self.made: list[Written] = []
@@ -144,8 +156,8 @@ class _Writing:
 
     async def stick(self) -> None:
         """The code cannot go on: the decider comes again after a while, and again."""
-        run = self._run
-        run.turn, run.turn_digest, run.stuck = self._turn.turn, self._turn.digest, self._turn.stuck
+        run = self.run
+        run.turn, run.turn_digest, run.stuck = self.turn.turn, self.turn.digest, self.turn.stuck
         attempts = await store.runs.stick(self._tx, run)
         await self._renew("released", deciders.stuck_delay_s(attempts))
 
@@ -155,7 +167,7 @@ class _Writing:
         Raises:
             HistoryMismatch
         """
-        run, turn = self._run, self._turn
+        run, turn = self.run, self.turn
         if not run.seen <= turn.seen <= run.last_event:
             raise HistoryMismatch(f"seen would go from {run.seen} to {turn.seen} of {run.last_event} events")
         if known:
@@ -176,7 +188,7 @@ class _Writing:
 
     async def write(self) -> None:
         """Write it."""
-        run, turn = self._run, self._turn
+        run, turn = self.run, self.turn
         nodes = await self._add_nodes()
         markers: dict[str, int] = json.loads(run.markers)
         open_steps = dict.fromkeys(run.open_steps)
@@ -209,12 +221,26 @@ class _Writing:
         await store.runs.write_turn(self._tx, run, self._events, published, turn.made_by)
         if self.end is not None:
             await self._finish(self.end)
-        elif run.last_told <= run.seen and not run.open_steps and not self.settlement.tells(self._dag):
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether the decider's generation of this turn lives."""
+        return self.decider.state == "released" and self.decider.generation == self.turn.generation
+
+    async def rest(self, *, waits: bool) -> None:
+        """If the run has nothing to do and nothing to be told, it is parked, or its turn waits. One that is paused
+        does not wait: nothing of it is released."""
+        run = self.run
+        is_idle = run.last_told <= run.seen and not run.open_steps and not self.settlement.tells(self._dag)
+        if run.over or not self.is_awake or not is_idle:
+            return
+        self.waits = waits and not self._dag.paused
+        if not self.waits:
             await self._renew("blocked")
 
     async def _renew(self, state: str, delay_s: float = 0.0) -> None:
         self.decider = await deciders.renew(
-            self._tx, self.settlement, self._dag, self._run, self.decider, state=state, delay_s=delay_s
+            self._tx, self.settlement, self._dag, self.run, self.decider, state=state, delay_s=delay_s
         )
 
     def _record(self, command: Command) -> None:
@@ -235,7 +261,7 @@ class _Writing:
         data: str | None = None,
         after: int | None = None,
     ) -> int:
-        run = self._run
+        run = self.run
         run.last_event += 1
         self._events.append(StoredEvent(run.last_event, None, kind, key, 1, state, output, error, data, after))
         if after is None:
@@ -245,7 +271,7 @@ class _Writing:
     async def _add_nodes(self) -> dict[str, Node]:
         """The nodes that are asked for, released where the DAG is not paused; by key."""
         dag, tx = self._dag, self._tx
-        adding = Plan([command.node for command in self._turn.commands if command.node is not None])
+        adding = Plan([command.node for command in self.turn.commands if command.node is not None])
         if not adding.nodes:
             return {}
         nothing = Existing({}, {})
@@ -269,7 +295,7 @@ class _Writing:
 
     async def _cancel(self, new: dict[str, Node]) -> None:
         """Cancel what code waits for no longer; what has ended is left."""
-        keys = [command.key for command in self._turn.commands if command.kind == "cancel"]
+        keys = [command.key for command in self.turn.commands if command.kind == "cancel"]
         if not keys:
             return
         old, _ = await store.dags.nodes_by_key(self._tx, self._dag.no, [key for key in keys if key not in new])
@@ -294,7 +320,7 @@ class _Writing:
         dag = self._dag
         dag.ends_as = DAG_ENDS[end.state]
         await store.runs.end_dag_as(self._tx, dag)
-        await store.runs.set_decider_end(self._tx, self._run)
+        await store.runs.set_decider_end(self._tx, self.run)
         [decider] = await store.dags.nodes_by_no(self._tx, [dag.node_no(0)])
         self.settlement.end(decider, dag.ends_as, end.error)
         if dag.unfinished:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from services.dag.model import DagState, NewNode
+from services.dag.model import DagNo, DagState, NewNode
 from services.dag.queue_items import encode
 from services.dag.store.runs import StoredEvent
 
@@ -51,7 +51,8 @@ class Result(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One turn; `digest` is of all of it. With `stuck` nothing else is written."""
+    """One turn; `digest` is of all of it but `wait_s`, for which its answer waits for events. With `stuck` nothing
+    else is written."""
 
     generation: int
     secret: str
@@ -64,16 +65,20 @@ class Turn(NamedTuple):
     received: Mapping[str, int] | None = None
     made_by: str | None = None
     stuck: str | None = None
+    wait_s: float = 0.0
 
 
 class TurnAnswer(NamedTuple):
-    """What the decider is told: it is parked, the run is over, or it goes on with these events."""
+    """What the decider is told: it is parked, the run is over, or it goes on with these events. `waits`: none of
+    that yet, the run has nothing to be told and is awake."""
 
     turn: int
     events: Sequence[StoredEvent] = ()
     more: bool = False
     parked: bool = False
     ended: bool = False
+    waits: bool = False
+    dag_no: DagNo = DagNo(0)
 
 
 class Signal(NamedTuple):

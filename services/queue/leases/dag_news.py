@@ -8,7 +8,7 @@ from typing import Protocol
 from services.queue.model import Fold
 from services.queue.settings import QueueSettings
 from shared.clock import SystemClock
-from shared.dag_notify import CHANGES_PAUSE_S, Voice, changed_channel, ended_channel
+from shared.dag_notify import CHANGES_PAUSE_S, Voice, changed_channel, ended_channel, of_run
 from shared.ids import ShardNo, dag_tags, time_ms_of
 from shared.metrics import DAG_SECONDS, FOLDED, FOLDED_RELEASES
 
@@ -24,7 +24,8 @@ _clock = SystemClock()
 
 
 class Ends(Protocol):
-    """How many ends were applied, how many items they have made ready, and which DAGs they have ended."""
+    """How many ends were applied, how many items they have made ready, which DAGs they have ended, and which runs
+    that are awake they have something to tell."""
 
     @property
     def folded(self) -> int: ...
@@ -35,9 +36,13 @@ class Ends(Protocol):
     @property
     def ended(self) -> Sequence[str]: ...
 
+    @property
+    def awake(self) -> Sequence[str]: ...
+
 
 class DagNews:
-    """`endings` is told which DAGs have ended, `changes` the tags of those that have changed."""
+    """`endings` is told which DAGs have ended and which runs have news, `changes` the tags of those that have
+    changed."""
 
     def __init__(self, settings: QueueSettings) -> None:
         self._folds = settings.fold_completions
@@ -57,6 +62,8 @@ class DagNews:
         FOLDED_RELEASES.labels(shard).inc(ends.revived)
         if self.changes.is_heard:
             self.changes.tell(tag.decode() for tag in dag_tags(ids))
+        if ends.awake:
+            self.endings.tell(map(of_run, ends.awake))
         if ends.ended:
             self.endings.tell(ends.ended)
             now_s = _clock.wall_s()

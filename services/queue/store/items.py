@@ -195,6 +195,7 @@ class Buried(NamedTuple):
     folded: int = 0
     revived: int = 0
     ended: Sequence[str] = ()
+    awake: Sequence[str] = ()  # failures are told to runs otherwise
 
 
 async def bury(tx: Transaction, rows: Sequence[Requeue], folds: Fold) -> Buried:

@@ -14,7 +14,7 @@ from services.queue.store.dequeue_encoding import Handed, HandedLease
 
 class _News(NamedTuple):
     """A row of the type `told`: an item that became ready, from `token` on None where it was not leased at once;
-    or, without a topic, a DAG that has ended."""
+    or, without a topic, a DAG that has ended (`is_revived`) or a run that has news."""
 
     topic_id: TopicId | None
     priority: int | None

@@ -51,7 +51,8 @@ class Known(NamedTuple):
 class AckFlush(NamedTuple):
     """One flush of acks: the ids acked and the (id, token) pairs held, None where that is all; completions and
     revived items that are ready, and those that were leased at once, as rows of a claim. `folded` ends were
-    applied in the flush itself; `delayed` of what they revived are not ready yet; `ended` are DAGs that ended."""
+    applied in the flush itself; `delayed` of what they revived are not ready yet; `ended` are DAGs that ended,
+    `awake` runs whose code is awake and has something to be told."""
 
     acked: set[str] | None
     held: set[str] | None
@@ -61,6 +62,7 @@ class AckFlush(NamedTuple):
     revived: int = 0
     delayed: int = 0
     ended: Sequence[str] = ()
+    awake: Sequence[str] = ()
 
 
 class Revived(NamedTuple):
@@ -265,10 +267,11 @@ class Store(EnqueueStore):
         ready: list[Ready] = []
         handed: list[Handed] = []
         ended: list[str] = []
+        awake: list[str] = []
         told = revived = delayed = 0
         for topic_id, priority, at, item_id, is_revived, is_ready, token, *lease in news_of(row["news"]):
             if topic_id is None:
-                ended.append(item_id)
+                (ended if is_revived else awake).append(item_id)
                 continue
             key = Key(priority, at, item_id)
             told += not is_revived
@@ -279,7 +282,7 @@ class Store(EnqueueStore):
                 ready.append(Ready(topic_id, key))
             else:
                 delayed += 1
-        return AckFlush(acked, held, ready, handed, row["ends"] - told, revived, delayed, ended)
+        return AckFlush(acked, held, ready, handed, row["ends"] - told, revived, delayed, ended, awake)
 
     async def revive(
         self,

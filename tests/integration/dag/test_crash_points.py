@@ -56,6 +56,7 @@ RUN_POINTS = [
     "after_child_run_made",
     "after_start",
     "after_turn",
+    "turn_waits",
     "after_commit_before_relay",
     "after_relay_before_delete",
     "after_commit_before_ack",

@@ -12,6 +12,7 @@ from shared import ids
 from shared.dag_notify import Voice, ended_channel
 from tests.support.databases import Database
 from tests.support.folding import Folding, folding_on
+from tests.support.folding_runs import FoldedRun
 
 LOG = "SELECT c.last_event, c.nodes, c.dag FROM change c JOIN dag d ON d.no = c.dag_no WHERE d.id = $1 ORDER BY 1"
 ROW = """
@@ -290,6 +291,28 @@ async def test_who_waits_on_another_process_is_told_over_redis(speaking: Folding
     assert [(await call)["state"] for call in calls] == ["succeeded"] * 3
     assert speaking.told.taken == 0
     assert len(speaking.dags.duties.context.watches) == 0
+
+
+async def test_a_turn_that_waits_is_told_of_an_ack_over_redis(speaking: Folding) -> None:
+    """No completion is told, no look is made, and the decider is not delivered again."""
+    speaking.host.process.dag_news.endings.start()
+    while not speaking.dags.duties.context.news.is_heard:
+        await asyncio.sleep(0.01)
+    run = FoldedRun(speaking, "awake", topic="awake-work")
+    await run.start()
+    assert await run.take_decider()
+    # It is written by the short way, and would look by the long one once its time was over.
+    speaking.dags.duties.turns._commits.take = None  # type: ignore[method-assign, assignment]
+    turn = asyncio.create_task(run.turn(calls=1, wait_s=20))
+    while not (taken := await speaking.queue.dequeue("awake-work")):
+        await speaking.settle()
+    assert await speaking.queue.ack(*taken) == ["acked"]
+    answer = await turn
+    assert [event["key"] for event in answer["events"] if "after" not in event] == ["awake-work#1"]
+    stands = await run.standing()
+    assert (stands["decider"], stands["generation"], speaking.told.taken) == ("released", 1, 0)
+    del speaking.dags.duties.turns._commits.take
+    await run.finish()
 
 
 async def test_a_stream_of_changes_is_told_over_redis(speaking: Folding) -> None:

@@ -69,6 +69,17 @@ class RunScene:
 
         return turn
 
+    async def waits(self, actor: Actor) -> str:
+        """A turn that waits a moment; of what the other process does it hears nothing."""
+        actor.process.duties.context.news.hearers = 1
+        try:
+            answer = await self.send(actor.process.http, [], wait_s=0.01)
+        finally:
+            actor.process.duties.context.news.hearers = 0
+        body = answer.json()
+        told = [event for event in body.get("events", ()) if event.get("after") is None]
+        return str(body.get("code") or ("parked" if body.get("parked") else f"told {len(told)}"))
+
     async def ends(self, actor: Actor) -> int:
         ending = Ending(self.dag, "pack#1", 1, "succeeded", 1, None, None, None)
         return int(await actor.process.duties.completer.apply(actor.process.shard, [ending]))
@@ -118,17 +129,23 @@ class RunScene:
 
 
 async def run_race(
-    scene: Scene, name: str, commands: list[Any], allowed: dict[tuple[Any, Any], tuple[str, bool, str]]
+    scene: Scene,
+    name: str,
+    commands: list[Any],
+    allowed: dict[tuple[Any, Any], tuple[str, bool, str]],
+    *,
+    waits: bool = False,
 ) -> None:
     run = RunScene(scene)
     beside: Beside = getattr(run, name) if hasattr(run, name) else run.posts(name)
     seen: set[tuple[Any, Any]] = set()
     if name == "turns":
         beside = run.turns(item(3, after=5))
+    turn = run.waits if waits else run.turns(*commands)
 
     async def begin() -> list[Any]:
         await run.begin()
-        return [lambda: run.turns(*commands)(scene.actors[0]), lambda: beside(scene.actors[1])]
+        return [lambda: turn(scene.actors[0]), lambda: beside(scene.actors[1])]
 
     async def check(results: list[Any]) -> None:
         pair = (results[0], results[1])
@@ -159,6 +176,15 @@ async def test_a_turn_parks_while_the_ack_of_its_task_is_folded(scene: Scene) ->
         [],
         {("parked", "folded"): AWAKE, ("told 1", "folded"): AWAKE, ("parked", "told"): AWAKE},
     )
+
+
+async def test_a_turn_that_waits_parks_while_a_signal_comes(scene: Scene) -> None:
+    """Before it waits, while it does, as it parks, and after."""
+    await run_race(scene, "signals", [], {("parked", 202): AWAKE, ("told 1", 202): AWAKE}, waits=True)
+
+
+async def test_a_turn_that_waits_parks_while_its_task_ends(scene: Scene) -> None:
+    await run_race(scene, "ends", [], {("parked", 1): AWAKE, ("told 1", 1): AWAKE}, waits=True)
 
 
 async def test_a_turn_parks_while_a_signal_comes(scene: Scene) -> None:
