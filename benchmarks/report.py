@@ -18,7 +18,8 @@ END = "<!-- end of results -->"
 # What users drive comes first, by the SDK and its worker; then what the services could do, by bare sockets.
 ORDER = (
     *("worker_beside", "worker", "steps", "graphs", "client", "managed", "workflows"),
-    *("cycle", "peers", "latency", "backlog", "snapshot", "spread", "payload", "processes", "overload"),
+    *("cycle", "peers", "latency", "backlog", "snapshot", "spread", "payload", "processes", "sampling"),
+    "overload",
     *("chain", "fan", "dags", "layered", "build", "shapes", "large", "schema"),
 )
 
