@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -118,6 +119,37 @@ async def test_after_an_outage_what_is_recent_is_caught_up(world: DagWorld) -> N
         tick for tick in (await call(world, "GET", "/nightly/ticks"))["items"] if tick["reason"] == "missed"
     ]
     assert missed["through"] == "2026-06-01T04:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("overlap", "expected"),
+    [
+        ("allow", {"started": 12}),
+        ("skip", {"started": 1, "skipped": 11}),
+        ("buffer_one", {"started": 1, "buffered": 1, "skipped": 10}),
+        ("buffer_all", {"started": 1, "buffered": 11}),
+    ],
+)
+async def test_two_processes_after_an_hours_outage_decide_each_slot_once(
+    world: DagWorld, overlap: str, expected: dict[str, int]
+) -> None:
+    """A slot every five minutes; both come back at once, and look again."""
+    await put(world, "often", spec={"cron": "*/5 * * * *", "tz": "Europe/Paris"}, overlap=overlap)
+    other = DagWorld(world.database, world.queue)
+    try:
+        await clock(world, HOUR + 1)
+        for _ in range(3):
+            await asyncio.gather(decide(world), decide(other))
+        decided: Counter[str] = Counter()
+        told = await ticks(world, "often")
+        for _, slots, decision, _ in told:
+            decided[decision] += slots
+        assert decided == expected
+        assert len({at for at, *_ in told}) == len(told), "a slot is on record twice"
+        [runs] = await world.rows("SELECT count(*)::int AS n FROM dag")
+        assert runs["n"] == expected["started"]
+    finally:
+        await other.close()
 
 
 async def test_an_outage_of_a_year_is_decided_in_bounded_steps(world: DagWorld) -> None:
