@@ -11,6 +11,8 @@ _TELL_RUNS_HERE: Final = "migrations/dag/functions/tell_runs_here.sql"
 _PINNED: Final = "integration/dag/test_pinned_runs.py"
 _UPDATES: Final = "integration/dag/test_run_updates.py"
 _BAD: Final = "integration/dag/test_bad_runs.py"
+_PLAIN: Final = "integration/dag/test_plain_turns.py"
+_AWAKE: Final = "integration/dag/test_awake_runs.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -46,6 +48,56 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_RUNS}::test_a_step_keeps_the_run_awake_until_its_result_is_written",),
     ),
     Mutation(
+        "run-awake-paused",
+        "a run that is paused does not wait with its worker",
+        _TURNS,
+        "        self.waits = waits and not self._dag.paused\n",
+        "        self.waits = waits\n",
+        (f"{_AWAKE}::test_a_run_that_is_paused_does_not_wait",),
+    ),
+    Mutation(
+        "run-awake-lost",
+        "a turn that waits is told nothing once another generation goes on with the run",
+        "services/dag/store/sql/runs.sql",
+        "    WHERE no = w.dag_no << 22 AND state = 'released' AND generation = w.generation OFFSET 0) AS n",
+        "    WHERE no = w.dag_no << 22 OFFSET 0) AS n",
+        (f"{_AWAKE}::test_a_look_tells_nothing_of_a_run_that_has_gone_on_in_another_generation",),
+    ),
+    Mutation(
+        "run-awake-unheard",
+        "no turn waits where the process would not hear of what others commit",
+        "services/dag/workflows/awake.py",
+        "            and context.news.is_heard\n",
+        "",
+        (f"{_AWAKE}::test_nothing_waits_where_it_would_not_hear_or_where_too_many_do",),
+    ),
+    Mutation(
+        "run-awake-told",
+        "an ack that tells a run which is awake says so",
+        "services/queue/leases/dag_news.py",
+        "            self.endings.tell(map(of_run, ends.awake))\n",
+        "            pass\n",
+        ("integration/dag/test_folding_ends.py::test_a_turn_that_waits_is_told_of_an_ack_over_redis",),
+    ),
+    Mutation(
+        "run-plain-steps",
+        "a turn of the short way has the results of all its steps",
+        "services/dag/workflows/plain_turns.py",
+        "        if sorted(steps) != sorted(result.key for result in turn.results) or len(set(keys)) < len(keys):",
+        "        if len(set(keys)) < len(keys):",
+        (f"{_PLAIN}::test_what_is_not_as_simple_is_left_to_the_long_way",),
+    ),
+    Mutation(
+        "run-plain-secret",
+        "the short way takes a turn from the holder of the living generation alone",
+        "migrations/dag/functions/take_turns.sql",
+        "AND run.secret_hash = w.secret_hash AND run.open_steps",
+        "AND run.open_steps",
+        (
+            "integration/dag/test_plain_turns.py::test_turns_that_come_together_are_one_statement_and_each_is_judged_for_itself",
+        ),
+    ),
+    Mutation(
         "run-wakes",
         "the end of what a run waits for wakes it",
         "services/dag/run/decisions.py",
@@ -65,7 +117,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "run-signal-id",
         "a signal's id is taken once",
         "services/dag/workflows/control.py",
-        "            if await store.runs.has_signal(tx, run, signal.id):\n                return False\n",
+        "            if not is_new:\n                return False\n",
         "",
         (f"{_BAD}::test_many_signals_at_once_are_each_taken_once",),
     ),

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Response
 
 from headgate import wire
 from headgate.wire.workflow import RunUpdate, UpdateSpec
-from services.dag.api import run_views, workflow_intake
+from services.dag.api import run_views, verbs, workflow_intake
 from services.dag.api.parts import Orchestrator
 from services.dag.api.routing import (
     DAG_PATH,
@@ -25,7 +25,6 @@ from services.dag.api.routing import (
 from services.dag.api.views import raw
 from services.dag.errors import WorkflowFinished
 from services.dag.store.runs import ShownRun
-from services.dag.workflows.reading import History
 from services.dag.workflows.starting import Started
 from services.dag.workflows.values import NewRun, Update
 from shared.errors import ShardUnavailable
@@ -102,7 +101,7 @@ async def wait(
 async def history(ns: NamespaceOf, workflow: str, duties: OrchestratorOf, after: After = 0) -> Response:
     """A page of the run's events behind `after`; `more` says whether there is another."""
     found = await duties.runs.history_of(ns, path_name("workflow", workflow), after)
-    return json_response(_history_view(found))
+    return json_response(run_views.history_view(found))
 
 
 @router.post(_ONE + "/signals", status_code=202, response_model=wire.Accepted, operation_id="workflow_signal")
@@ -113,9 +112,7 @@ async def signal(
     body: Annotated[wire.SignalSpec, body_of(wire.SignalSpec)],
 ) -> Response:
     """Tell the run something; it is kept until the code receives it. The same `id` again adds nothing."""
-    told = workflow_intake.signal(body, duties.context.settings)
-    is_new = await duties.run_control.signal(ns, path_name("workflow", workflow), told)
-    return json_response({"status": "accepted" if is_new else "duplicate"}, 202)
+    return json_response(await verbs.signal(duties, ns, path_name("workflow", workflow), body), 202)
 
 
 @router.post(_ONE + "/updates", response_model=RunUpdate, operation_id="workflow_update")
@@ -197,7 +194,7 @@ async def run_history(
     ns: NamespaceOf, dag: str, duties: OrchestratorOf, after: After = 0, wait_s: WaitS = 0.0
 ) -> Response:
     """A page of a run's events behind `after`, for its decider; where there are none, after up to `wait_s`."""
-    return json_response(_history_view(await duties.runs.history(ns, dag, after, wait_s)))
+    return json_response(run_views.history_view(await duties.runs.history(ns, dag, after, wait_s)))
 
 
 @router.post(DAG_PATH + "/turn", response_model=wire.TurnTaken, operation_id="run_turn")
@@ -226,16 +223,6 @@ async def _started(ns: str, duties: Orchestrator, wanted: NewRun) -> Started:
 
 def _update_view(update: Update) -> dict[str, Any]:
     return {"id": update.id, "status": update.status, "output": raw(update.output), "error": update.error}
-
-
-def _history_view(history: History) -> dict[str, Any]:
-    return {
-        "events": list(map(run_views.event_view, history.events)),
-        "seen": history.run.seen,
-        "turn": history.run.turn,
-        "markers": raw(history.run.markers),
-        "more": history.more,
-    }
 
 
 def _view(found: ShownRun) -> dict[str, Any]:

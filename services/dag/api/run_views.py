@@ -6,6 +6,7 @@ from typing import Any
 
 from services.dag.api.views import raw
 from services.dag.store.runs import StoredEvent
+from services.dag.workflows.reading import History
 from services.dag.workflows.values import TurnAnswer
 
 
@@ -15,6 +16,17 @@ def turn_view(answer: TurnAnswer) -> dict[str, Any]:
     if answer.parked or answer.ended:
         return told | ({"parked": True} if answer.parked else {"ended": True})
     return told | {"events": list(map(event_view, answer.events)), "more": answer.more}
+
+
+def history_view(history: History) -> dict[str, Any]:
+    """A page of a history."""
+    return {
+        "events": list(map(event_view, history.events)),
+        "seen": history.run.seen,
+        "turn": history.run.turn,
+        "markers": raw(history.run.markers),
+        "more": history.more,
+    }
 
 
 def event_view(event: StoredEvent) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from typing import Any
 from headgate import wire
 from services.dag.api import intake, simple_intake, workflow_intake
 from services.dag.api.parts import Orchestrator
-from services.dag.api.routing import enter, enter_as_decider
-from services.dag.api.run_views import turn_view
+from services.dag.api.routing import enter, enter_as_decider, path_name
+from services.dag.api.run_views import history_view, turn_view
 from services.dag.api.views import added_view, dag_view, node_end_view
 from services.dag.build.create import Created
 from services.dag.model import NewEdge, NewNode
@@ -28,6 +28,8 @@ from shared.http.edge import M, validate, validate_by_parts
 from shared.http.hot_path import Call, Verb
 
 Answer = tuple[int, Any]
+
+_plain_history = re.compile(r"after=(?P<after>[0-9]{1,15})").fullmatch
 
 _PLAIN_WAIT = re.compile(
     r"timeout_s=(?P<seconds>[0-9]{1,3}(?:\.[0-9]{1,6})?)(?:&node=(?P<node>[A-Za-z0-9._-]{1,200}))?"
@@ -108,6 +110,13 @@ async def wait(
     return {**dag_view(found), "node": None if row is None else node_end_view(row)}
 
 
+async def signal(duties: Orchestrator, namespace: str, workflow: str, body: wire.SignalSpec) -> dict[str, Any]:
+    """Whether the signal is news to the run."""
+    told = workflow_intake.signal(body, duties.context.settings)
+    is_new = await duties.run_control.signal(namespace, workflow, told)
+    return {"status": "accepted" if is_new else "duplicate"}
+
+
 class Hot:
     """The short way in: one method per verb, each the same as its route."""
 
@@ -124,6 +133,8 @@ class Hot:
             "dags/{dag}/resolve": Verb(self.resolve, Urgency.DEQUEUE),
             "dags/{dag}/wait": Verb(self.wait, Urgency.LIST, is_plain_wait),
             "dags/{dag}/turn": Verb(self.take_turn, Urgency.DEQUEUE),
+            "dags/{dag}/history": Verb(self.history, Urgency.LIST, is_plain_history),
+            "workflows/{workflow}/signals": Verb(self.signal, Urgency.DEQUEUE),
         }
 
     async def create(self, call: Call) -> Answer:
@@ -186,6 +197,18 @@ class Hot:
         turn = workflow_intake.turn(validate(wire.TakeTurn, value), self._settings)
         return 200, turn_view(await self._duties.turns.take(call.namespace, call.of, turn, call.client))
 
+    async def history(self, call: Call) -> Answer:
+        """`run_history`, of a decider that does not wait."""
+        enter(call.namespace, call.caller, reads=True)
+        asked = _plain_history(call.query)
+        assert asked is not None, "the short way takes no other query"
+        return 200, history_view(await self._duties.runs.history(call.namespace, call.of, int(asked["after"])))
+
+    async def signal(self, call: Call) -> Answer:
+        """`workflow_signal`."""
+        body = validate(wire.SignalSpec, await self._value(call))
+        return 202, await signal(self._duties, call.namespace, path_name("workflow", call.of), body)
+
     def _is_large(self, call: Call, value: Any) -> bool:
         return simple_intake.has_many_edges(call.body, value, self._settings.edges_at_once_max)
 
@@ -196,6 +219,11 @@ class Hot:
 
 async def _validated(model: type[M], value: Any, is_large: bool) -> M:
     return await beside(is_large, validate_by_parts if is_large else validate, model, value)
+
+
+def is_plain_history(query: str) -> bool:
+    """True for the query of a decider that reads what there is behind an event."""
+    return _plain_history(query) is not None
 
 
 def is_plain_wait(query: str) -> bool:

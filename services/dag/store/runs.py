@@ -165,6 +165,18 @@ async def of(tx: Transaction, dag_no: DagNo) -> Run:
     return Run(*await tx.row(SQL.run_of, dag_no=dag_no))
 
 
+async def of_dag(shard: Shard, dag_id: str, namespace: str) -> Run | None:
+    """The run that a DAG is; None where there is none."""
+    row = await shard.pool.row(SQL.run_of_dag, dag_id=dag_id, namespace=namespace)
+    return None if row is None else Run(*row)
+
+
+async def lock(tx: Transaction, namespace: str, workflow_id: str) -> Dag | None:
+    """Lock the DAG of the last run of an id."""
+    row = await tx.row(SQL.lock_dag_of_workflow, namespace=namespace, id=workflow_id)
+    return None if row is None else Dag(*row)
+
+
 async def decider(tx: Transaction, dag_no: DagNo) -> Decider:
     """The first node of a locked run."""
     return Decider(*await tx.row(SQL.decider_of, dag_no=dag_no))
@@ -263,9 +275,10 @@ async def has_signal(tx: Transaction, run: Run, signal_id: str) -> bool:
 
 async def add_signal(
     tx: Transaction, dag_no: DagNo, name: str, signal_id: str, data: str, *, asks: bool = False
-) -> None:
-    """Tell a run a signal whose id is new; if it `asks`, its sender waits for an answer."""
-    await tx.fetch(SQL.add_signal, dag_no=dag_no, name=name, id=signal_id, data=data, asks=asks)
+) -> bool:
+    """Tell a run a signal; if it `asks`, its sender waits for an answer. False where one of this id was told."""
+    values = {"name": name, "id": signal_id, "data": data, "asks": asks}
+    return await tx.row(SQL.add_signal, dag_no=dag_no, **values) is not None
 
 
 async def answer_updates(tx: Transaction, dag_no: DagNo, answers: Mapping[str, str]) -> bool:

@@ -11,7 +11,7 @@ from services.dag.build import run_spec
 from services.dag.errors import DagCancelling, SignalsFull, WorkflowFinished
 from services.dag.model import Dag, Parent, Send
 from services.dag.run import deciders, run_ends, unarchive
-from services.dag.run.context import Context, own
+from services.dag.run.context import Context
 from services.dag.run.control import Controller
 from services.dag.run.decisions import Settlement
 from services.dag.store.runs import Run
@@ -46,14 +46,19 @@ class RunControl:
         """
 
         async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> bool:
-            if await store.runs.has_signal(tx, run, signal.id):
+            limit = self._settings.unread_signals_max
+            is_full = run.signals - run.received_total >= limit
+            if (run.over or is_full) and await store.runs.has_signal(tx, run, signal.id):
                 return False
             if run.over:
                 raise WorkflowFinished(f"the run has ended: {run.state}")
-            limit = self._settings.unread_signals_max
-            if run.signals - run.received_total >= limit:
+            if is_full:
                 raise SignalsFull(f"the run has {limit} signals that it has not received", retry_after_s=1.0)
-            await store.runs.add_signal(tx, dag.no, signal.name, signal.id, signal_data(signal), asks=signal.asks)
+            data = signal_data(signal)
+            told = signal.name, signal.id, data
+            is_new = await store.runs.add_signal(tx, dag.no, *told, asks=signal.asks)
+            if not is_new:
+                return False
             settlement.wake(dag)
             return True
 
@@ -180,11 +185,8 @@ class RunControl:
     async def _change(self, namespace: str, workflow_id: str, act: Act[T]) -> T:
         shard = run_spec.home_of(self._context.shards, namespace, workflow_id)
         for _ in range(_ATTEMPTS_MAX):
-            dag_id = await store.runs.dag_of_id(shard, namespace, workflow_id)
-            if dag_id is None:
-                raise unknown()
             try:
-                done = await self._attempt(shard, namespace, dag_id, act)
+                done = await self._attempt(shard, namespace, workflow_id, act)
             except unarchive.Archived as archived:
                 await unarchive.bring_back(self._context, shard, archived.dag)
                 continue
@@ -192,11 +194,13 @@ class RunControl:
                 return done[0]
         raise ShardUnavailable("the run goes on as new ones too fast; try again", retry_after_s=1.0)
 
-    async def _attempt(self, shard: Shard, namespace: str, dag_id: str, act: Act[T]) -> tuple[T] | None:
+    async def _attempt(self, shard: Shard, namespace: str, workflow_id: str, act: Act[T]) -> tuple[T] | None:
         """None where the id means another run by now."""
 
         async def work(tx: Transaction) -> tuple[Settlement | None, tuple[T] | None]:
-            dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
+            dag = await store.runs.lock(tx, namespace, workflow_id)
+            if dag is None:
+                raise unknown()
             run = await store.runs.of(tx, dag.no)
             if run.state == "continued":
                 return None, None

@@ -142,7 +142,9 @@ class RunReader:
 
     async def _page(self, shard: Shard, namespace: str, dag_id: str, after: int) -> History:
         # The run first: what it has seen is then not beyond the events that are read.
-        run = (await self._shown(shard, namespace, dag_id)).run
+        run = await store.runs.of_dag(shard, dag_id, namespace)
+        if run is None:
+            raise NotFound("there is no such run in this namespace")
         page = await store.runs.history(
             shard.pool,
             run.dag_no,

@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from headgate import wire
 from headgate.workflow.turns import Lease, RunFinished, Turn, TurnAnswer, TurnLost
 from services.dag import store
+from services.dag.api import workflow_intake
 from services.dag.store.turns import AwakeRun
 from shared.dag_notify import of_run
 from tests.support.dag_world import DagWorld
@@ -233,6 +235,30 @@ async def test_a_run_that_is_paused_does_not_wait(awake: Awake) -> None:
     awake.waits._next = refuse  # type: ignore[method-assign]
     await awake.runs.client.workflows.get(awake.runs.id).pause()
     assert (await awake.runs.turn(awake.lease, awake.turn)).parked
+
+
+async def test_a_run_whose_worker_has_hung_up_is_parked_at_once(awake: Awake) -> None:
+    """Killed, it would not hear of the next event, which another worker is given."""
+
+    class Worker:
+        def __init__(self) -> None:
+            self.gone_away: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def gone(self) -> "asyncio.Future[None]":
+            return self.gone_away
+
+        def step_aside(self) -> None:
+            """It waits."""
+
+    worker, settings = Worker(), awake.world.settings
+    turn = workflow_intake.turn(wire.TakeTurn(**replace(awake.turn, wait_s=LONG_S).body()), settings)
+    call = asyncio.create_task(awake.waits.take("default", awake.runs.dag, turn, worker))
+    while not await awake.is_written():
+        await asyncio.sleep(0.001)
+    worker.gone_away.set_result(None)
+    assert (await call).parked
+    await awake.runs.signal("go")
+    assert await awake.standing() == ("released", 2)
 
 
 async def test_a_look_tells_nothing_of_a_run_that_has_gone_on_in_another_generation(awake: Awake) -> None:

@@ -15,6 +15,14 @@ FROM dag d WHERE d.no = ANY(ARRAY(
     CROSS JOIN LATERAL (SELECT no FROM dag WHERE id = w.id OFFSET 0) AS found))
 ORDER BY d.no FOR UPDATE OF d;
 
+-- name: lock_dag_of_workflow(namespace, id)
+-- The same of the last run of a workflow's id. Whoever has waited may have another one's row by then.
+SELECT {dag_columns:d}
+FROM dag d WHERE d.no = (
+    SELECT found.no FROM (SELECT dag_id FROM workflow WHERE namespace = $1 AND id = $2 OFFSET 0) AS w
+    CROSS JOIN LATERAL (SELECT no FROM dag WHERE id = w.dag_id OFFSET 0) AS found)
+FOR UPDATE OF d;
+
 -- name: lock_dag_nos(nos)
 -- The same by number.
 SELECT {dag_columns:d}

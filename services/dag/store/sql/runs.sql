@@ -37,6 +37,10 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 1, 1);
 -- name: run_of(dag_no)
 SELECT {run_columns} FROM run WHERE dag_no = $1;
 
+-- name: run_of_dag(dag_id, namespace)
+SELECT r.* FROM (SELECT no FROM dag WHERE id = $1 AND namespace = $2 OFFSET 0) AS d
+CROSS JOIN LATERAL (SELECT {run_columns} FROM run WHERE dag_no = d.no OFFSET 0) AS r;
+
 -- name: shown_runs(dag_ids, namespace)
 SELECT r.*, coalesce(n.state = 'blocked', false) AS is_parked, d.parent_dag::text, d.paused, d.created_at, d.finished_at
 FROM unnest($1::uuid[]) AS w(id)
@@ -137,16 +141,18 @@ WHERE dag_no = $1;
 SELECT true AS found FROM signal_id WHERE dag_no = $1 AND id = $2;
 
 -- name: add_signal(dag_no, name, id, data, asks)
-WITH noted AS (INSERT INTO signal_id (dag_no, id, asks) VALUES ($1, $3, $5)),
+-- No row where the run was sent one of this id.
+WITH noted AS (INSERT INTO signal_id (dag_no, id, asks) VALUES ($1, $3, $5) ON CONFLICT DO NOTHING RETURNING id),
 counted AS (
-    INSERT INTO signal_count AS c (dag_no, name, sent) VALUES ($1, $2, 1)
+    INSERT INTO signal_count AS c (dag_no, name, sent) SELECT $1, $2, 1 FROM noted
     ON CONFLICT (dag_no, name) DO UPDATE SET sent = c.sent + 1 RETURNING sent),
 appended AS (
     INSERT INTO event (dag_no, event, kind, key, state, data)
     SELECT $1, run.last_event + 1, 'signal', 'signal:' || $2::text || '#' || counted.sent, 'received', $4
     FROM counted CROSS JOIN run WHERE run.dag_no = $1)
 UPDATE run SET signals = signals + 1, last_event = last_event + 1, last_told = last_event + 1
-WHERE dag_no = $1;
+WHERE dag_no = $1 AND EXISTS (SELECT FROM counted)
+RETURNING last_event;
 
 -- name: answer_updates(dag_no, ids, answers)
 -- Those that nobody has answered yet; how many of them the run was sent at all.
