@@ -429,7 +429,7 @@ async def test_the_overview_names_a_tenant_that_floods(site: Site, browser: Brow
             await opened.go("overview")
             row = opened.page.locator("tr", has_text="floods: ")
             await row.wait_for()
-            assert "come in, 0/s go out" in await row.inner_text()
+            assert "and more come in, no more than 0/s go out" in await row.inner_text()
             await row.get_by_role("link", name="acme: imports").click()
             await opened.page.wait_for_function("() => location.hash.endsWith('acme/topics/imports')")
             await opened.page.wait_for_selector(".plot canvas")

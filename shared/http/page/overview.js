@@ -34,7 +34,7 @@ export async function overview(page) {
     ...(topics || []).filter((topic) => topic.paused && topic.ready).map((topic) => ["skipped", topicLink(page, topic.topic), `is paused; ${number(topic.ready)} are ready`, "HeadgateItemsWait"]),
     ...(topics || []).filter((topic) => !topic.paused && topic.oldest_ready_age_s > OLD_S).sort((one, other) => other.oldest_ready_age_s - one.oldest_ready_age_s)
       .map((topic) => ["skipped", topicLink(page, topic.topic), `its oldest ready item waits for ${span(topic.oldest_ready_age_s)}; ${number(topic.ready)} are ready`, "HeadgateItemsWait"]),
-    ...floods(flow).map(({ namespace, topic, taken, handed }) => ["skipped", h("a", { href: `#/${encodeURIComponent(namespace)}/topics/${encodeURIComponent(topic)}` }, `${namespace}: ${topic}`), `floods: ${perSecond(taken)} come in, ${perSecond(handed)} go out`, "HeadgateItemsWait"]),
+    ...floods(flow).map(({ namespace, topic, taken, handed }) => ["skipped", h("a", { href: `#/${encodeURIComponent(namespace)}/topics/${encodeURIComponent(topic)}` }, `${namespace}: ${topic}`), `floods: ${perSecond(taken)} and more come in, no more than ${perSecond(handed)} go out`, "HeadgateItemsWait"]),
     ...(failed?.items || []).map((each) => ["failed", h("a", { href: page.link(["dags", each.id]) }, each.name || each.key || each.id), `failed; ${number(each.nodes.failed)} of ${number(each.nodes.total)} nodes`, "HeadgateDagsFail"]),
     ...(dead?.items || []).slice(0, SHOWN).map((group) => ["failed", topicLink(page, group.topic), `${number(group.count)} dead: ${group.error || "without a word"}`, group.managed ? "HeadgateDagsFail" : "HeadgateItemsDie"]),
   ];
@@ -88,11 +88,12 @@ const told = (values, format = (value) => number(Math.round(value))) => (latest(
 const topicLink = (page, topic) => h("a", { href: page.link(["topics", topic]) }, topic);
 const tile = (view, page, state, value, name) => h("a", { class: `tile s-${state}`, href: page.link([view]) }, h("b", {}, value), h("span", {}, name));
 
-// Topics of any namespace into which far more goes than out of them, most first.
+// Topics of any namespace into which far more went than out of them, all through the last minute; most first.
 function floods(told) {
-  const of = (metric) => new Map((told?.series || []).filter((each) => each.metric === metric).map((each) => [JSON.stringify([each.namespace, each.topic]), latest(each.values) || 0]));
-  const taken = of("enqueued_per_s"), handed = of("dequeued_per_s");
-  return [...taken].map(([name, value]) => ({ namespace: JSON.parse(name)[0], topic: JSON.parse(name)[1], taken: value, handed: handed.get(name) || 0 }))
-    .filter((each) => each.taken >= FLOOD_PER_S && each.taken > 2 * each.handed && !each.namespace.startsWith("_"))
-    .sort((one, other) => other.taken - one.taken).slice(0, FLOODS_SHOWN);
+  const least = (values) => Math.min(...values.filter((value) => value !== null)), most = (values) => Math.max(...values.filter((value) => value !== null));
+  const lines = (told?.series || []).filter((each) => latest(each.values) !== null && !each.namespace.startsWith("_"));
+  return lines.filter((each) => each.metric === "enqueued_per_s").map(({ namespace, topic, values }) => {
+    const out = lines.find((each) => each.metric === "dequeued_per_s" && each.namespace === namespace && each.topic === topic);
+    return { namespace, topic, taken: least(values), handed: out ? most(out.values) : 0 };
+  }).filter((each) => each.taken >= FLOOD_PER_S && each.taken > 2 * each.handed).sort((one, other) => other.taken - one.taken).slice(0, FLOODS_SHOWN);
 }
