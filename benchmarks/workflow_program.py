@@ -22,6 +22,7 @@ from headgate._client.async_workflows import AsyncWorkflowHandle
 _RAN: list[float] = []
 _HEARD: list[float] = []
 _FILL_STEPS = 1_000
+_PARKED_SIGNALS = 20
 
 
 def step() -> None:
@@ -107,19 +108,29 @@ async def steps(asked: dict[str, Any]) -> dict[str, Any]:
             last = chain.node(str(number), asked["topic"], after=[] if last is None else [last])
         await (await client.submit(chain)).wait(timeout_s=60)
         found["chain_ms"] = steps_ms()
-        listening = await client.workflows.start("bench-listens", count)
-        sent: list[float] = []
-        _HEARD.clear()
-        for number in range(count):
-            while not (await listening.show()).parked:
-                await asyncio.sleep(0.005)
-            sent.append(time.perf_counter())
-            await listening.signal("go")
-            while len(_HEARD) <= number:
-                await asyncio.sleep(0.0005)
-        await ended(listening)
-        found["signal_ms"] = [(heard - at) * 1000 for at, heard in zip(sent, _HEARD, strict=True)]
+        found["awake_signal_ms"] = await signals_ms(client, count, are_parked=False)
+        # Each waits for as long as a turn does before its run is parked.
+        found["signal_ms"] = await signals_ms(client, min(count, _PARKED_SIGNALS), are_parked=True)
     return found
+
+
+async def signals_ms(client: AsyncClient, count: int, *, are_parked: bool) -> list[float]:
+    """From a signal's call to the code of a run that waits for it, awake or parked."""
+    listening = await client.workflows.start("bench-listens", count)
+    sent: list[float] = []
+    _HEARD.clear()
+    for number in range(count):
+        while True:
+            seen = await listening.show()
+            if seen.parked or (not are_parked and seen.turn > number):
+                break
+            await asyncio.sleep(0.05 if are_parked else 0.002)
+        sent.append(time.perf_counter())
+        await listening.signal("go")
+        while len(_HEARD) <= number:
+            await asyncio.sleep(0.0005)
+    await ended(listening)
+    return [(heard - at) * 1000 for at, heard in zip(sent, _HEARD, strict=True)]
 
 
 async def crowd(asked: dict[str, Any]) -> dict[str, Any]:

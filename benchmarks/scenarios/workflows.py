@@ -33,7 +33,8 @@ METHOD = f"""\
 One process holds a `headgate.Worker` of workflows and of the task that they call, and the client. `wf.run` and
 `wf.call`: {COUNT} one after another in one run; a step is the time from one start of the step's function, or of
 the task's handler, to the next one's. `chain`: a DAG of {COUNT} nodes by the same worker, measured alike. A
-signal: from the client's call, to a run that is parked, to the code that received it. A crowd: {CROWD_RUNS}
+signal: from the client's call, to a run that is awake, or to one that is parked (20 of them), to the code that
+received it. A crowd: {CROWD_RUNS}
 runs of {CROWD_CALLS} calls each, and {CROWD_RUNS} chains of {CROWD_CALLS} nodes, from the first start to the
 last end. `gather` of {WIDTH:,} calls in one run, and a DAG of {WIDTH:,} nodes between two, from the start to
 the end. A call in a run of {LONG_EVENTS:,} events, beside one in a short run. Memory of the services before and
@@ -78,7 +79,13 @@ async def run(bench: Bench) -> Outcome:
 
 def _report(outcome: Outcome, rounds: dict[str, list[Any]]) -> None:
     p50s: dict[str, list[float]] = {}
-    for name, shown in (("run", "wf.run"), ("call", "wf.call"), ("chain", "chain"), ("signal", "signal to code")):
+    for name, shown in (
+        ("run", "wf.run"),
+        ("call", "wf.call"),
+        ("chain", "chain"),
+        ("signal", "signal to code"),
+        ("awake_signal", "signal to code that is awake"),
+    ):
         p50s[name] = [percentile(part, 0.5) for part in rounds[f"{name}_ms"]]
         outcome.add(f"{shown}: p50", "ms", p50s[name])
         outcome.add(f"{shown}: p99", "ms", [percentile(part, 0.99) for part in rounds[f"{name}_ms"]])

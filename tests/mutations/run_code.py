@@ -59,8 +59,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "run-awake-lost",
         "a turn that waits is told nothing once another generation goes on with the run",
         "services/dag/store/sql/runs.sql",
-        "    WHERE no = w.dag_no << 22 AND state = 'released' AND generation = w.generation OFFSET 0) AS n",
-        "    WHERE no = w.dag_no << 22 OFFSET 0) AS n",
+        " AND n.state = 'released' AND n.generation = w.generation AND NOT d.paused",
+        " AND NOT d.paused",
         (f"{_AWAKE}::test_a_look_tells_nothing_of_a_run_that_has_gone_on_in_another_generation",),
     ),
     Mutation(
@@ -91,8 +91,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "run-plain-secret",
         "the short way takes a turn from the holder of the living generation alone",
         "migrations/dag/functions/take_turns.sql",
-        "AND run.secret_hash = w.secret_hash AND run.open_steps",
-        "AND run.open_steps",
+        "AND r.run_secret = w.secret_hash AND r.open_steps",
+        "AND r.open_steps",
         (
             "integration/dag/test_plain_turns.py::test_turns_that_come_together_are_one_statement_and_each_is_judged_for_itself",
         ),

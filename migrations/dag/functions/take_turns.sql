@@ -44,22 +44,24 @@ BEGIN
                 received_totals, made_bys, after_mins, after_maxs, item_counts, command_counts, result_counts)
             WITH ORDINALITY AS w(dag_id, namespace, generation, secret_hash, turn, digest, last, seen, received,
                 received_total, made_by, after_min, after_max, items, commands, results, place)
+        -- Each by its own key alone: an index of more than one column may not be a better one.
         CROSS JOIN LATERAL (
-            SELECT ctid AS dag_place, dag.no, dag.next_n, dag.last_event AS last_change FROM dag
-            WHERE dag.id = w.dag_id AND dag.namespace = w.namespace AND dag.no = ANY (locked)
-                AND dag.next_n + w.items <= nodes_max AND dag.blocked + dag.released + w.items <= unfinished_max
-            OFFSET 0) AS d
+            SELECT ctid AS dag_place, dag.no, dag.namespace AS of_namespace, dag.next_n, dag.last_event AS last_change,
+                dag.blocked + dag.released AS unfinished
+            FROM dag WHERE dag.id = w.dag_id OFFSET 0) AS d
         CROSS JOIN LATERAL (
-            SELECT ctid AS run_place, run.last_event, run.last_told, run.signals FROM run
-            WHERE run.dag_no = d.no AND run.state = 'running' AND run.turn = w.turn - 1
-                AND run.secret_hash = w.secret_hash AND run.open_steps = '{}' AND w.last <= run.last_event
-                AND w.seen BETWEEN run.seen AND run.last_event
-                AND coalesce(w.after_min > run.seen AND w.after_max <= run.last_event, true)
-            OFFSET 0) AS r
+            SELECT ctid AS run_place, run.state AS run_state, run.turn AS last_turn, run.secret_hash AS run_secret,
+                run.open_steps, run.seen AS was_seen, run.last_event, run.last_told, run.signals
+            FROM run WHERE run.dag_no = d.no OFFSET 0) AS r
         CROSS JOIN LATERAL (
-            SELECT node.no AS decider FROM node
-            WHERE node.no = d.no << 22 AND node.state = 'released' AND node.generation = w.generation OFFSET 0) AS n
-        WHERE NOT EXISTS (
+            SELECT node.state AS decider_state, node.generation AS decider_generation
+            FROM node WHERE node.no = d.no << 22 OFFSET 0) AS n
+        WHERE d.no = ANY (locked) AND d.of_namespace = w.namespace AND d.next_n + w.items <= nodes_max
+            AND d.unfinished + w.items <= unfinished_max AND r.run_state = 'running' AND r.last_turn = w.turn - 1
+            AND r.run_secret = w.secret_hash AND r.open_steps = '{}' AND w.last <= r.last_event
+            AND w.seen BETWEEN r.was_seen AND r.last_event
+            AND coalesce(w.after_min > r.was_seen AND w.after_max <= r.last_event, true)
+            AND n.decider_state = 'released' AND n.decider_generation = w.generation AND NOT EXISTS (
             SELECT FROM unnest(command_places, command_keys) AS c(place, key)
             WHERE c.place = w.place AND (
                 EXISTS (SELECT FROM node WHERE node.dag_no = d.no AND node.key = c.key)

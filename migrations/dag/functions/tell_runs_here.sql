@@ -56,15 +56,16 @@ BEGIN
                 dag.started_lift = 0 AND dag.path_lift = 0 AS keeps_priority
             FROM dag WHERE dag.no = k.dag_no OFFSET 0) AS d
         CROSS JOIN LATERAL (
-            SELECT ctid AS run_place, run.last_event FROM run
-            WHERE run.dag_no = k.dag_no AND run.state = 'running' OFFSET 0) AS r
+            SELECT ctid AS run_place, run.last_event, run.state AS run_state FROM run
+            WHERE run.dag_no = k.dag_no OFFSET 0) AS r
         CROSS JOIN LATERAL (
             SELECT ctid AS decider_place, node.item_id, node.generation, node.state = 'blocked' AS is_parked,
                 (SELECT node_spec.item FROM node_spec WHERE node_spec.node_no = node.no) AS item,
                 ('x' || left(node.item_id::text, 8) || substr(node.item_id::text, 10, 4))::bit(48)::bigint
                     > (extract(epoch FROM shard_now()) - id_age_max) * 1000 AS is_young
             FROM node WHERE node.no = k.dag_no << 22 OFFSET 0) AS n
-        WHERE NOT n.is_parked OR n.is_young AND d.keeps_priority AND right(n.item_id::text, 3) = tail),
+        WHERE r.run_state = 'running'
+            AND (NOT n.is_parked OR n.is_young AND d.keeps_priority AND right(n.item_id::text, 3) = tail)),
     written AS (
         UPDATE node SET state = 'succeeded', output = ending.output, error = NULL,
             attempts = coalesce(ending.attempts, node.attempts), started_at = ending.started_at,

@@ -369,11 +369,9 @@ async def shown(shard: Shard, dag_ids: Sequence[str], namespace: str) -> list[Sh
     """Runs as people see them; other DAGs are left out."""
     found: list[ShownRun] = []
     for row in await shard.pool.fetch(SQL.shown_runs, dag_ids=dag_ids, namespace=namespace):
-        *run, parked, parent, paused, started_at, finished_at = row
-        found.append(ShownRun(Run(*run), parked, parent, paused, started_at, finished_at))
-    by_no = {each.run.dag_no: each for each in found}
-    for dag_no, key, value in await shard.pool.fetch(SQL.published_of, dag_nos=list(by_no)) if by_no else ():
-        by_no[dag_no].published[key] = value
+        *run, parked, parent, paused, started_at, finished_at, keys, values = row
+        published = dict(zip(keys, values, strict=True))
+        found.append(ShownRun(Run(*run), parked, parent, paused, started_at, finished_at, published))
     return found
 
 

@@ -47,11 +47,14 @@ class RunReader:
         Raises:
             NotFound
         """
+        return await self.of_dag(namespace, await self._dag_of(namespace, workflow_id))
+
+    async def _dag_of(self, namespace: str, workflow_id: str) -> str:
         shard = run_spec.home_of(self._context.shards, namespace, workflow_id)
         dag_id = await store.runs.dag_of_id(shard, namespace, workflow_id)
         if dag_id is None:
             raise unknown()
-        return await self.of_dag(namespace, dag_id)
+        return dag_id
 
     async def of_dag(self, namespace: str, dag_id: str) -> ShownRun:
         """The run that a DAG is.
@@ -77,8 +80,7 @@ class RunReader:
         clock = self._context.clock
         until_s = clock.monotonic_s() + timeout_s
         while True:
-            found = await self.run(namespace, workflow_id)
-            shard, dag_id = self._context.shard_of(found.run.dag_id)
+            shard, dag_id = self._context.shard_of(await self._dag_of(namespace, workflow_id))
             with self._context.watches.watching(shard, dag_id) as watch:
                 found = await self._shown(shard, namespace, dag_id)
                 left_s = until_s - clock.monotonic_s()
@@ -100,8 +102,7 @@ class RunReader:
         clock = self._context.clock
         until_s = clock.monotonic_s() + wait_s
         while True:
-            run = (await self.run(namespace, workflow_id)).run
-            shard, dag_id = self._context.shard_of(run.dag_id)
+            shard, dag_id = self._context.shard_of(await self._dag_of(namespace, workflow_id))
             with self._context.watches.watching(shard, dag_id, NEWS) as watch:
                 # The run first: what is over by then is answered no more.
                 run = (await self._shown(shard, namespace, dag_id)).run
@@ -137,8 +138,7 @@ class RunReader:
 
     async def history_of(self, namespace: str, workflow_id: str, after: int) -> History:
         """The same, of the run that an id means."""
-        found = await self.run(namespace, workflow_id)
-        return await self.history(namespace, found.run.dag_id, after)
+        return await self.history(namespace, await self._dag_of(namespace, workflow_id), after)
 
     async def _page(self, shard: Shard, namespace: str, dag_id: str, after: int) -> History:
         # The run first: what it has seen is then not beyond the events that are read.

@@ -42,7 +42,9 @@ SELECT r.* FROM (SELECT no FROM dag WHERE id = $1 AND namespace = $2 OFFSET 0) A
 CROSS JOIN LATERAL (SELECT {run_columns} FROM run WHERE dag_no = d.no OFFSET 0) AS r;
 
 -- name: shown_runs(dag_ids, namespace)
-SELECT r.*, coalesce(n.state = 'blocked', false) AS is_parked, d.parent_dag::text, d.paused, d.created_at, d.finished_at
+SELECT r.*, coalesce(n.state = 'blocked', false) AS is_parked, d.parent_dag::text, d.paused, d.created_at, d.finished_at,
+    ARRAY(SELECT key FROM published WHERE dag_no = r.dag_no ORDER BY key) AS published_keys,
+    ARRAY(SELECT value FROM published WHERE dag_no = r.dag_no ORDER BY key) AS published_values
 FROM unnest($1::uuid[]) AS w(id)
 CROSS JOIN LATERAL (SELECT no, parent_dag, paused, created_at, finished_at FROM dag WHERE id = w.id AND namespace = $2 OFFSET 0) AS d
 CROSS JOIN LATERAL (SELECT {run_columns} FROM run WHERE dag_no = d.no OFFSET 0) AS r
@@ -259,22 +261,16 @@ SELECT w.place::int, r.last_event, e.*
 FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[])
     WITH ORDINALITY AS w(dag_no, generation, turn, after, place)
 CROSS JOIN LATERAL (
-    SELECT last_event, last_told > seen AS tells FROM run
-    WHERE dag_no = w.dag_no AND state = 'running' AND turn = w.turn OFFSET 0) AS r
-CROSS JOIN LATERAL (
-    SELECT no FROM node
-    WHERE no = w.dag_no << 22 AND state = 'released' AND generation = w.generation OFFSET 0) AS n
-CROSS JOIN LATERAL (SELECT no FROM dag WHERE no = w.dag_no AND NOT paused OFFSET 0) AS d
+    SELECT state, turn, last_event, last_told > seen AS tells FROM run WHERE dag_no = w.dag_no OFFSET 0) AS r
+CROSS JOIN LATERAL (SELECT state, generation FROM node WHERE no = w.dag_no << 22 OFFSET 0) AS n
+CROSS JOIN LATERAL (SELECT paused FROM dag WHERE no = w.dag_no OFFSET 0) AS d
 LEFT JOIN LATERAL (SELECT * FROM events_behind(w.dag_no, w.after, $5, $6)) AS e ON r.tells
+WHERE r.state = 'running' AND r.turn = w.turn AND n.state = 'released' AND n.generation = w.generation AND NOT d.paused
 ORDER BY w.place, e.o_event;
 
 -- name: take_turns(dag_ids, namespaces, generations, secret_hashes, turns, digests, lasts, seens, receiveds, received_totals, made_bys, after_mins, after_maxs, item_counts, command_counts, result_counts, command_places, command_nths, item_nths, command_keys, command_afters, command_datas, item_ids, topics, fingerprints, items, result_places, result_nths, result_keys, result_states, result_outputs, result_errors, nodes_max, unfinished_max, overdue_s, rows_max, bytes_max)
 SELECT * FROM take_turns($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
     $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37);
-
--- name: published_of(dag_nos)
-SELECT p.* FROM unnest($1::bigint[]) AS w(no)
-CROSS JOIN LATERAL (SELECT dag_no, key, value FROM published WHERE dag_no = w.no ORDER BY key OFFSET 0) AS p;
 
 -- name: bytes_of_runs(dag_ids)
 SELECT r.dag_id::text, 1000 + r.bytes + (
