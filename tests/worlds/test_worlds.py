@@ -5,6 +5,7 @@ again.
 `HEADGATE_TEST_SEED` names one, `HEADGATE_TEST_WORLDS_S` says for how long new worlds begin.
 """
 
+import math
 import os
 import time
 from pathlib import Path
@@ -16,11 +17,16 @@ from tests.support.seeds import fresh_seed
 from tests.worlds.world import kept_seeds, run
 
 WORLDS_S = float(os.environ.get("HEADGATE_TEST_WORLDS_S", "10"))
+# Workers share them by parts of so long.
+_PART_S = 30.0
+_PARTS = max(math.ceil(WORLDS_S / _PART_S), 1)
+_SEEDS_OF_A_PART = 10_000
 
 
-async def test_worlds_that_nobody_has_seen_are_sound(databases: Databases, tmp_path: Path) -> None:
-    until_s = time.monotonic() + WORLDS_S
-    seed = fresh_seed()
+@pytest.mark.parametrize("part", range(_PARTS))
+async def test_worlds_that_nobody_has_seen_are_sound(databases: Databases, tmp_path: Path, part: int) -> None:
+    until_s = time.monotonic() + WORLDS_S / _PARTS
+    seed = fresh_seed() + part * _SEEDS_OF_A_PART
     while True:
         await run(databases, tmp_path, seed)
         seed += 1
