@@ -14,6 +14,7 @@ import pytest
 
 from headgate.wire import BATCH_MAX
 from services.local.valkey import Valkey, ValkeySettings
+from tests.support.bounded import steps
 from tests.support.databases import Database
 from tests.support.fleet import Fleet, Process, fleet_on
 from tests.support.ports import lasting_port
@@ -51,7 +52,9 @@ class Large:
         for verb in ("close", "release"):
             assert (await self.dag.post(f"/dags/{dag}/{verb}", json={})).status_code == 200
         came: list[str] = []
-        while (await self.dag.get(f"/dags/{dag}")).json()["state"] == "running":
+        for _ in steps():
+            if (await self.dag.get(f"/dags/{dag}")).json()["state"] != "running":
+                break
             body = {"topics": [{"topic": "t", "count": BATCH_MAX}], "wait_s": 1.0, "lease_s": 600}
             taken = (await self.queue.post("/dequeue", json=body)).json()["items"]
             came += [item["dag"]["node"] for item in taken]
