@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from headgate import wire
+from tests.support.bounded import steps
 from tests.support.queue_host import Api, QueueHost, queue_host
 from tests.support.traffic import traffic
 
@@ -220,7 +221,7 @@ async def test_a_page_of_workers_that_ends_for_its_bytes_is_followed_by_the_rest
     api = Api(bounded)
     await many_workers(api, 150)
     names, pages, after = [], 0, {}
-    while True:
+    for _ in steps():
         page = (await api.get("workers", limit=1_000, **after)).json()
         names += [worker["name"] for worker in page["items"]]
         pages += 1

@@ -7,6 +7,7 @@ import pytest
 
 from services.dag.workflows.control import RunControl
 from services.dag.workflows.values import Signal
+from tests.support.bounded import steps
 from tests.support.dag_world import DagWorld
 
 BASE = "/v1/namespaces/default/workflows"
@@ -376,7 +377,7 @@ async def test_a_runs_dag_is_changed_by_its_code_alone(world: DagWorld) -> None:
 async def test_runs_nest_so_deep_and_no_deeper(world: DagWorld) -> None:
     dag = await world.create([{"key": "w", "topic": None, "workflow": {"type": "nest", "id": "nest-1"}}])
     depth = 1
-    while True:
+    for _ in steps():
         await world.settle()
         [item] = world.queue.ready("wf/nest")
         body = {"generation": 1, "secret": item.body["payload"]["secret"], "turn": 1, "last": 1, "seen": 1}

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from services.dag.queue_client import Attempt
+from tests.support.bounded import steps
 from tests.support.dag_world import BASE, DagWorld
 
 
@@ -125,7 +126,7 @@ async def test_a_frontier_comes_in_pages_and_passes_over_what_waits_for_nodes(wo
     dag = await world.create(nodes | {f"d{i}": [f"n{i}"] for i in range(7)})
     await world.settle()
     keys, cursor, pages = [], None, 0
-    while True:
+    for _ in steps():
         found = await frontier(world, dag, limit=2, **({"cursor": cursor} if cursor else {}))
         assert len(found["items"]) <= 2
         assert (found["longest_chain"] is None) == (cursor is not None)

@@ -10,6 +10,7 @@ from headgate import Workflow
 from headgate.testing import replay
 from headgate.workflow.driver import Driver
 from services.dag.model import Ending
+from tests.support.bounded import steps
 from tests.support.dag_world import DagWorld
 from tests.support.run_services import TYPE, DagRuns, drive
 
@@ -88,7 +89,7 @@ async def test_a_page_of_runs_has_a_bound_in_bytes_and_leaves_none_out(
     monkeypatch.setitem(world.settings.__dict__, "page_bytes_max", 12_000)
     pages: list[list[str]] = []
     cursor = ""
-    while True:
+    for _ in steps():
         query: dict[str, Any] = {"limit": 5} | ({"cursor": cursor} if cursor else {})
         answer = await world.http.get("/v1/namespaces/default/workflows", params=query)
         assert answer.status_code == 200, answer.text

@@ -9,18 +9,20 @@ import pytest
 
 from services.dag import store
 from shared.errors import NotFound
+from tests.support.bounded import steps
 from tests.support.dag_world import BASE, DagWorld
 
 
 async def pages(world: DagWorld, path: str, **query: Any) -> list[list[Any]]:
     """All pages of a list."""
     found = []
-    while True:
+    for _ in steps():
         answer = (await world.http.get(f"{BASE}{path}", params=query)).json()
         found.append(answer["items"])
         if answer["next_cursor"] is None:
-            return found
+            break
         query["cursor"] = answer["next_cursor"]
+    return found
 
 
 async def test_dags_are_listed_newest_first_by_state_and_name(world: DagWorld) -> None:

@@ -332,7 +332,7 @@ async def test_ends_are_exported_in_their_order_a_page_at_a_time(world: DagWorld
     await world.rows("UPDATE dag SET namespace = 'other' WHERE no IN (2, 3, 4, 5)")
     await keep(world)
     found, query = [], {"limit": 1}
-    while True:
+    for _ in steps():
         page = (await world.http.get("/v1/namespaces/default/exports/dags", params=query)).json()
         found += [dag["id"] for dag in page["items"]]
         if page["next_cursor"] is None:

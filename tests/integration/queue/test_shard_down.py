@@ -9,6 +9,7 @@ import pytest
 from headgate import wire
 from headgate._ids import shard_of
 from shared.postgres.sql import Statement
+from tests.support.bounded import steps
 from tests.support.ports import free_port
 from tests.support.queue_host import Api, QueueHost, queue_host
 
@@ -113,15 +114,16 @@ async def pages(api: Api, path: str, **query: Any) -> tuple[list[Any], list[list
     """All elements of a list of the namespace, and which shards each page lacks."""
     found: list[Any] = []
     away: list[list[int]] = []
-    while True:
+    for _ in steps():
         answer = await api.host.client.get(f"/v1/namespaces/{api.namespace}{path}", params={"limit": 2, **query})
         assert answer.status_code == 200, answer.text
         page = answer.json()
         found += page["items"]
         away.append(page.get("away", []))
         if page["next_cursor"] is None:
-            return found, away
+            break
         query["cursor"] = page["next_cursor"]
+    return found, away
 
 
 async def test_lists_hold_what_is_left_and_name_the_shard_that_is_away(
