@@ -78,13 +78,13 @@ def as_before(node: wire.NodeSpec) -> tuple[str, bytes]:
 
 
 @pytest.mark.parametrize("more", MORE, ids=str)
-@pytest.mark.parametrize("payload", PAYLOADS, ids=str)
-def test_items_and_fingerprints_keep_their_form(payload: Any, more: dict[str, Any]) -> None:
-    node = wire.NodeSpec.model_validate({"key": "k", "topic": "a/b-C.9_", "payload": payload, **more})
+def test_items_and_fingerprints_keep_their_form(more: dict[str, Any]) -> None:
+    for payload in PAYLOADS:
+        node = wire.NodeSpec.model_validate({"key": "k", "topic": "a/b-C.9_", "payload": payload, **more})
 
-    [made] = intake.new_nodes([node], SETTINGS)
+        [made] = intake.new_nodes([node], SETTINGS)
 
-    assert (made.item, made.fingerprint) == as_before(node)
+        assert (made.item, made.fingerprint) == as_before(node)
 
 
 def test_a_sub_dag_is_known_by_its_whole_text() -> None:

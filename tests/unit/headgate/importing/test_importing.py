@@ -12,6 +12,7 @@ from headgate import wire
 from headgate.errors import Cycle
 from headgate.importing import READERS, Fault, Found, Options
 from headgate.importing import found as found_module
+from tests.support.examples import examples
 
 Graph = dict[str, list[str]]
 
@@ -96,7 +97,7 @@ def expected(graph: Graph) -> set[tuple[str, str]]:
     ],
 )
 def test_every_node_and_edge_survives(form: str, write: Any, alphabet: str) -> None:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(30, nightly=100), deadline=None)
     @given(graphs(alphabet))
     def survives(graph: Graph) -> None:
         if form == "make" and any(not key.strip(" .") or key[0] == "." or "|" in key for key in graph):
@@ -130,7 +131,7 @@ def walk(steps: list[Any], before: set[str], edges: set[tuple[str, str]]) -> set
     return before
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30, nightly=100), deadline=None)
 @given(sequences())
 def test_sequences_and_parallels_are_the_edges_they_mean(steps: list[Any]) -> None:
     edges: set[tuple[str, str]] = set()
@@ -259,7 +260,7 @@ JSON = st.recursive(
 
 @pytest.mark.parametrize("form", ["wfformat", "airflow", "states"])
 def test_no_json_is_more_than_read_or_refused(form: str) -> None:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(100, nightly=300), deadline=None)
     @given(JSON)
     def refused(source: Any) -> None:
         with contextlib.suppress(Fault, Cycle):

@@ -14,6 +14,7 @@ from headgate.errors import Cycle
 from headgate.importing import Fault, make, states
 from headgate.importing.found import PAYLOAD_DEPTH_MAX
 from headgate.wire import INT32_MAX
+from tests.support.examples import examples
 from tests.unit.headgate.importing.test_importing import read
 
 
@@ -123,7 +124,7 @@ def text_of(value: Any) -> str:
 def test_whatever_stands_in_a_place_the_file_is_read_or_refused(form: str) -> None:
     every = [path for path in places(DOCUMENTS[form]) if path]
 
-    @settings(max_examples=600, deadline=None)
+    @settings(max_examples=examples(150, nightly=600), deadline=None)
     @given(st.lists(st.tuples(st.sampled_from(every), st.sampled_from(HOSTILE)), min_size=1, max_size=3))
     def read_or_refused(changes: list[tuple[tuple[Any, ...], str]]) -> None:
         document = copy.deepcopy(DOCUMENTS[form])

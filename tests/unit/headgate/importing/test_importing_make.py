@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import Cycle
 from headgate.importing import Fault
+from tests.support.examples import examples
 from tests.unit.headgate.importing.test_importing import edges_of, noted, read
 
 MAKEFILE = """\
@@ -139,7 +140,7 @@ def test_a_file_without_rules_is_refused(source: str) -> None:
         read("make", source)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100, nightly=300), deadline=None)
 @given(st.text("ab:=$(){}|;#\\\t\n %.&?+!_ifdefendefine", max_size=80))
 def test_no_makefile_is_more_than_read_or_refused(source: str) -> None:
     with contextlib.suppress(Fault, Cycle):

@@ -18,6 +18,7 @@ from headgate.workflow.simulation import replay
 from headgate.workflow.threads import CoreThreads
 from headgate.workflow.turns import Lease, Page, Turn, TurnAnswer
 from tests.support import workflow_cases as cases
+from tests.support.examples import examples
 
 WORKFLOWS: dict[str, tuple[Callable[..., Any], Any]] = {
     "chain": (cases.chain, 5),
@@ -165,7 +166,7 @@ async def test_whatever_goes_wrong_each_command_is_written_once_and_the_code_agr
     name: str,
 ) -> None:
     ends = set()
-    for seed in range(25):
+    for seed in range(examples(15, nightly=100)):
         world = World(name, seed)
         try:
             await world.play()

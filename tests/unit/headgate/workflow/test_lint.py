@@ -150,7 +150,7 @@ def test_a_history_is_replayed_under_three_seeds_without_a_service(tmp_path: Pat
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "run.json: the same commands at each of 3 events; succeeded (the end of the workflow)\n"
     piped = subprocess.run(
-        [sys.executable, "-m", "headgate", "workflow", "replay", "-", "shop:order"],
+        [sys.executable, "-m", "headgate", "workflow", "replay", "-", "shop:order", "--seeds", "1"],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},
         input=(tmp_path / "run.json").read_bytes(),
@@ -158,14 +158,14 @@ def test_a_history_is_replayed_under_three_seeds_without_a_service(tmp_path: Pat
         check=False,
     )
     assert (piped.returncode, piped.stderr) == (0, b"")
-    failed = replayed(tmp_path, "shop.py:edited")
+    failed = replayed(tmp_path, "shop.py:edited", "--seeds", "1")
     assert failed.returncode == 1
     said = dict(line.split(":", 1) for line in failed.stdout.splitlines())
     assert said["event"].strip() == "3"
     assert '"r-1"' in said["expected"] and '["r-1",1]' in said["got"]
     assert said["line"].strip().endswith("shop.py:7 in edited")
     assert failed.stderr.startswith("headgate: run.json: history_mismatch: at event 3 the history has item ship#1")
-    as_json = json.loads(replayed(tmp_path, "shop:edited", "-o", "json").stdout)
+    as_json = json.loads(replayed(tmp_path, "shop:edited", "--seeds", "1", "-o", "json").stdout)
     assert (as_json["code"], as_json["event"]) == ("history_mismatch", 3)
 
 

@@ -21,6 +21,7 @@ from headgate.workflow.errors import TurnFailed, UnknownEvent
 from headgate.workflow.events import markers_of
 from headgate.workflow.memory import MemoryRun
 from headgate.workflow.turns import Turn
+from tests.support.examples import examples
 from tests.support.workflow_cases import CASES
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -61,11 +62,11 @@ def test_every_prefix_of_every_history_replays_to_the_recorded_commands(name: st
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_order_of_every_case_replays_after_a_crash_at_each_event(name: str) -> None:
-    found = explore(CASES[name](), seeds=25)
-    assert sum(found.ends.values()) == 25
+    found = explore(CASES[name](), seeds=(seeds := examples(10, nightly=25)))
+    assert sum(found.ends.values()) == seeds
 
 
-def test_a_question_keeps_its_answer_on_every_replay_in_10000_interleavings() -> None:
+def test_a_question_keeps_its_answer_on_every_replay_in_thousands_of_interleavings() -> None:
     """Answers are noted by event, so a replay of each length must repeat those before it."""
     answers: list[tuple[int, str, bool]] = []
 
@@ -79,7 +80,7 @@ def test_a_question_keeps_its_answer_on_every_replay_in_10000_interleavings() ->
             await wf.receive("look again")
 
     both: set[tuple[str, bool]] = set()
-    for seed in range(10_000):
+    for seed in range(examples(2_000, nightly=10_000)):
         chance = random.Random(seed)
         run = MemoryRun("asks", chance.randint(1, 4))
         core = Replay(asks)
