@@ -41,7 +41,7 @@ worlds: $(READY) ## random worlds: T=minutes of them, from SEED=n on, or N=how m
 
 nightly: $(READY) ## what chance finds, in many more examples and worlds than a commit takes, and graphs at their limits
 	@HEADGATE_TEST_EXAMPLES=300 HEADGATE_TEST_WORLDS_S=900 HEADGATE_TEST_SOAK_S=120 HEADGATE_TEST_LARGE=1 \
-		$(BIN)/pytest tests/property tests/worlds tests/integration/bounds
+		$(BIN)/pytest tests/property tests/worlds tests/integration/bounds tests/unit/headgate/importing tests/unit/headgate/workflow
 
 soak: $(READY) ## real processes under RATE operations a second and faults for M=minutes (60), and a judgement on all of it
 	@$(BIN)/python -m tests.worlds.soak $(if $(M),--minutes $(M)) $(if $(SEED),--seed $(SEED)) $(if $(RATE),--rate $(RATE))
@@ -70,7 +70,7 @@ imports: $(READY) ## which module may import which
 tidy: $(READY) ## sizes, names and other habits that a test can see
 	@$(BIN)/pytest tests/unit/test_tidy.py
 
-test-fast: $(READY) ## tests without servers: in about a minute, what most changes touch
+test-fast: $(READY) ## tests without a database: in about a minute, what most changes touch
 	@$(BIN)/pytest tests/unit
 
 test-contract: $(READY) ## both APIs against their contract, on real servers

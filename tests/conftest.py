@@ -1,21 +1,23 @@
 """Fixtures for every tier: nothing starts before a test asks for it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from services.local.postgres import VOLATILE
+from services.local.process import Child
 from services.local.settings import LocalSettings
 from services.local.stack import Stack
-from tests.support import apps
+from tests.support import apps, servers, zygote
 from tests.support.apps import Service
 from tests.support.bytecode import keep_compiled
 from tests.support.databases import Database, Databases
 from tests.support.memory_dir import use_memory
 from tests.support.ports import free_port
+from tests.support.rooms import pytest_terminal_summary
 from tests.support.seeds import pytest_configure, pytest_report_header
-from tests.support.servers import ServerAddresses, Servers
 from tests.support.workers import (
+    pytest_collection,
     pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_xdist_auto_num_workers,
@@ -23,10 +25,12 @@ from tests.support.workers import (
 )
 
 __all__ = [
+    "pytest_collection",
     "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_report_header",
+    "pytest_terminal_summary",
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
 ]
@@ -35,17 +39,33 @@ use_memory()
 keep_compiled()
 
 
-@pytest.fixture(scope="session")
-async def servers() -> AsyncIterator[ServerAddresses]:
-    """One Postgres (without fsync) and one Valkey for the whole run."""
-    async with Servers() as addresses:
-        yield addresses
+@pytest.fixture(scope="session", autouse=True)
+def forked_services() -> Iterator[None]:
+    """Processes of the services begin without imports, unless they are measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Child, "popen", staticmethod(zygote.popen))
+        yield
+    zygote.zygotes.close()
 
 
 @pytest.fixture(scope="session")
-async def databases(servers: ServerAddresses) -> AsyncIterator[Databases]:
+async def postgres_dsn() -> AsyncIterator[str]:
+    """One Postgres for the whole run."""
+    async with servers.postgres() as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+async def valkey_url() -> AsyncIterator[str]:
+    """One Valkey for the whole run."""
+    async with servers.valkey() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+async def databases(postgres_dsn: str) -> AsyncIterator[Databases]:
     """Makes fresh migrated databases: `await databases.create(queue_shards=2, dag_shards=1)`."""
-    made = Databases(servers.postgres_dsn)
+    made = Databases(postgres_dsn)
     yield made
     await made.drop_templates()
 
@@ -58,10 +78,10 @@ async def database(databases: Databases) -> AsyncIterator[Database]:
     await databases.drop(made)
 
 
-@pytest.fixture
-def redis_url(servers: ServerAddresses) -> str:
+@pytest.fixture(scope="session")
+def redis_url(valkey_url: str) -> str:
     """The run's Valkey. It holds hints only, so tests share it."""
-    return f"{servers.redis_url}/0"
+    return f"{valkey_url}/0"
 
 
 @pytest.fixture

@@ -137,7 +137,7 @@ async def _measure(
 
 
 async def _grown(bench: Bench, outcome: Outcome) -> None:
-    events = bench.plan.sized(LONG_EVENTS, 2_000)
+    events = bench.plan.sized(LONG_EVENTS, 300)
     found = await _ask(bench, outcome, do="grown", topic="grown", count=bench.plan.sized(COUNT, 10), events=events)
     long, short = (percentile(found[name], 0.5) for name in ("long_ms", "short_ms"))
     outcome.add(f"wf.call in a run of {events:,} events: p50", "ms", [long])
@@ -158,7 +158,7 @@ async def _timers(bench: Bench, outcome: Outcome) -> None:
 
 
 async def _parked(bench: Bench, outcome: Outcome) -> None:
-    runs = bench.plan.sized(PARKED_RUNS, 100)
+    runs = bench.plan.sized(PARKED_RUNS, 20)
     await _ask(bench, outcome, do="parked", topic="parked", runs=50)
     before = {group: bench.stack.meter.rss_mib(group) for group in ("queue", "dag")}
     await _ask(bench, outcome, do="parked", topic="parked", runs=runs)

@@ -47,6 +47,9 @@ class Command:
 class Child:
     """One running child process, with its log and its pid file."""
 
+    # Tests start services otherwise.
+    popen: type[subprocess.Popen[bytes]] = subprocess.Popen
+
     def __init__(self, command: Command, *, log_path: Path, pid_path: Path) -> None:
         self.command = command
         self.log_path = log_path
@@ -79,7 +82,7 @@ class Child:
         _rotate(self.log_path)
         with self.log_path.open("ab") as log:
             self._log_offset_bytes = log.tell()
-            self._process = subprocess.Popen(
+            self._process = self.popen(
                 [*tied_to_parent(command.orphan_signal), *command.argv],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -9,13 +9,12 @@ import asyncpg
 import pytest
 
 from shared.postgres import arrays
-from tests.support.servers import ServerAddresses
 
 
 @pytest.fixture
-async def ours(servers: ServerAddresses) -> AsyncIterator[Any]:
+async def ours(postgres_dsn: str) -> AsyncIterator[Any]:
     """A connection that sends arrays as the services do."""
-    connection = await asyncpg.connect(servers.postgres_dsn)
+    connection = await asyncpg.connect(postgres_dsn)
     arrays.use(connection)
     yield connection
     await connection.close()
@@ -35,9 +34,9 @@ async def ours(servers: ServerAddresses) -> AsyncIterator[Any]:
     ],
 )
 async def test_the_server_reads_what_the_driver_would_have_sent(
-    servers: ServerAddresses, ours: Any, kind: str, values: list[Any]
+    postgres_dsn: str, ours: Any, kind: str, values: list[Any]
 ) -> None:
-    plain = await asyncpg.connect(servers.postgres_dsn)
+    plain = await asyncpg.connect(postgres_dsn)
     try:
         text = f"SELECT $1::{kind}[]::text"
         assert await ours.fetchval(text, values) == await plain.fetchval(text, values)

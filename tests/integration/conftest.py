@@ -1,3 +1,3 @@
-from tests.support.served import port, served, talk_on
+from tests.support.served import edge_database, port, served, talk_on
 
-__all__ = ["port", "served", "talk_on"]
+__all__ = ["edge_database", "port", "served", "talk_on"]

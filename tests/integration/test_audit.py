@@ -23,7 +23,6 @@ from tests.support import apps
 from tests.support.apps import DAG_TOKEN, Service
 from tests.support.dag_world import specs
 from tests.support.databases import Databases
-from tests.support.servers import ServerAddresses
 
 NOW = Scope(age_s=0.0)
 # Completions that the DAG service has not applied and acked.
@@ -91,9 +90,8 @@ class Both:
 
 
 @pytest.fixture(scope="module")
-async def running(databases: Databases, servers: ServerAddresses) -> AsyncIterator[Both]:
+async def running(databases: Databases, redis_url: str) -> AsyncIterator[Both]:
     database = await databases.create(queue_shards=1, dag_shards=1)
-    redis_url = f"{servers.redis_url}/0"
     async with AsyncExitStack() as stack:
         queue = await stack.enter_async_context(apps.queue_service(database, redis_url))
         dag = await stack.enter_async_context(apps.dag_service(database, redis_url, queue.url))

@@ -1,9 +1,14 @@
 """Every scenario runs to its end and checks what it counts; how fast is not looked at."""
 
 import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 
+from benchmarks import stack as bench_stack
 from benchmarks.bench import Bench, Plan
 from benchmarks.machine import Meter
 from benchmarks.progress import Progress
@@ -16,11 +21,37 @@ from tests.support.databases import Databases
 TINY = Plan(rounds=1, slice_s=0.1, warmup_s=0.05, small=True, backlogs=(0, 300), snapshot_s=0.0)
 # These show a price that nothing is promised about.
 FREE = {"spread", "peers", "latency", "shapes", "worker", "worker_beside", "graphs"}
+OPEN_SITE = bench_stack.open_site
 SERVED = [name for name, scenario in SCENARIOS.items() if scenario.with_services]
 
 
+Sites = Callable[..., AbstractAsyncContextManager[BenchStack]]
+
+
+@pytest.fixture(scope="module")
+async def sites() -> AsyncIterator[Sites]:
+    """One site of each shape for all scenarios: to start one takes longer than what is measured on it here."""
+    running: dict[str, BenchStack] = {}
+    async with AsyncExitStack() as opened:
+
+        @asynccontextmanager
+        async def shared(beside: BenchStack, name: str, **shape: Any) -> AsyncIterator[BenchStack]:
+            usual = {"dag_shards": 2, "queue_processes": 1, "is_apart": False}
+            key = repr(sorted({**usual, **shape}.items()))
+            if key not in running:
+                running[key] = await opened.enter_async_context(OPEN_SITE(beside, name, **shape))
+            yield running[key]
+
+        yield shared
+
+
 @pytest.mark.parametrize("name", SERVED)
-async def test_a_scenario_runs_on_a_stack(stack: Stack, name: str) -> None:
+async def test_a_scenario_runs_on_a_stack(
+    stack: Stack, sites: Sites, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [module for at, module in sys.modules.items() if at.startswith("benchmarks.scenarios.")]:
+        if hasattr(module, "open_site"):
+            monkeypatch.setattr(module, "open_site", sites)
     outcome = await SCENARIOS[name].run(Bench(await describe_stack(stack), TINY, Progress()))
     assert outcome.rows and (outcome.requirements or name in FREE)
     assert all(row.measured.low > 0 for row in outcome.rows)

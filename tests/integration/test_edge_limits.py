@@ -24,9 +24,8 @@ async def test_a_body_without_length_is_refused_one_byte_past_the_limit(port: in
     assert status(await talk(port, chunked(LIMIT + 1))) == 413
 
 
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
+async def test_bad_framing_is_refused_and_the_connection_closed(port: int) -> None:
+    for request_bytes in (
         ENQUEUE + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         ENQUEUE + b"content-length: 2\r\ncontent-length: 3\r\n\r\n{}",
         ENQUEUE + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
@@ -38,31 +37,28 @@ async def test_a_body_without_length_is_refused_one_byte_past_the_limit(port: in
         GET + b"content-type: text/plain\r\ncontent-type: application/json\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-    ],
-)
-async def test_bad_framing_is_refused_and_the_connection_closed(port: int, request_bytes: bytes) -> None:
-    answer = await talk(port, request_bytes)
-    assert status(answer) == 400
-    assert b"connection: close" in answer.lower()
-    assert b'"none"' in answer
+    ):
+        answer = await talk(port, request_bytes)
+        assert status(answer) == 400, request_bytes
+        assert b"connection: close" in answer.lower()
+        assert b'"none"' in answer
 
 
-@pytest.mark.parametrize(("fields", "expected"), [(99, 200), (100, 431)])
-async def test_header_fields(port: int, fields: int, expected: int) -> None:
-    more = b"".join(b"x-%d: y\r\n" % n for n in range(fields))
-    answer = await talk(port, GET + more + b"\r\n")
-    assert status(answer) == expected
+async def test_header_fields(port: int) -> None:
+    for fields, expected in ((99, 200), (100, 431)):
+        more = b"".join(b"x-%d: y\r\n" % n for n in range(fields))
+        assert status(await talk(port, GET + more + b"\r\n")) == expected
 
 
-@pytest.mark.parametrize(("size", "expected"), [(15_000, 200), (17_000, 431)])
-async def test_header_bytes(port: int, size: int, expected: int) -> None:
-    assert status(await talk(port, GET + b"x: " + b"y" * size + b"\r\n\r\n")) == expected
+async def test_header_bytes(port: int) -> None:
+    for size, expected in ((15_000, 200), (17_000, 431)):
+        assert status(await talk(port, GET + b"x: " + b"y" * size + b"\r\n\r\n")) == expected
 
 
-@pytest.mark.parametrize(("size", "expected"), [(8192, 200), (8193, 414)])
-async def test_url_bytes(port: int, size: int, expected: int) -> None:
-    target = b"/livez?" + b"a" * (size - 7)
-    assert status(await talk(port, b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\n\r\n")) == expected
+async def test_url_bytes(port: int) -> None:
+    for size, expected in ((8192, 200), (8193, 414)):
+        target = b"/livez?" + b"a" * (size - 7)
+        assert status(await talk(port, b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\n\r\n")) == expected
 
 
 @pytest.mark.parametrize("served", [SLOW], indirect=True)

@@ -101,10 +101,10 @@ async def test_what_a_server_does_not_tell_leaves_the_rest(
     assert len(found["views"]) == 1
 
 
-@pytest.mark.parametrize("shard", ["9", "x", "-1", "00000", "1.0", "%00"])
-async def test_a_shard_that_is_not_there(queue_service: Service, shard: str) -> None:
-    answer = await queue_service.client.get(f"/v1/shards/{shard}/inspection")
-    assert answer.status_code == 404
+async def test_a_shard_that_is_not_there(queue_service: Service) -> None:
+    for shard in ("9", "x", "-1", "00000", "1.0", "%00"):
+        answer = await queue_service.client.get(f"/v1/shards/{shard}/inspection")
+        assert answer.status_code == 404, shard
 
 
 async def test_it_needs_ops_and_all_namespaces(database: Database, redis_url: str, tmp_path: Any) -> None:

@@ -15,6 +15,7 @@ from shared.postgres.schema import head
 from tests.support import schema
 from tests.support.databases import Database, Databases
 from tests.support.ports import free_port
+from tests.support.zygote import run_module
 
 ROOT = Path(__file__).resolve().parents[2]
 UNREACHABLE = "postgresql://someone:secret@127.0.0.1:1/nowhere"
@@ -45,6 +46,8 @@ def tree(tmp_path: Path) -> Path:
 async def run(*argv: str, cwd: Path = ROOT, **environment: str) -> tuple[int, str, str]:
     """Run a module of the project; answer its exit code, stdout and stderr."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HEADGATE_", "PYTHON"))}
+    if cwd == ROOT and argv[0] == "migrations":
+        return await run_module(*argv, env={**inherited, **environment}, timeout_s=240)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -22,7 +22,7 @@ from services.local.stack import ROOT
 from tests.mutations.catalogue import MUTATIONS
 from tests.mutations.model import Mutation
 from tests.mutations.running import copy_of_the_tree
-from tests.support.servers import ServerAddresses, Servers
+from tests.support.servers import postgres
 
 NAMES = (
     "keys-in-use",
@@ -157,7 +157,7 @@ async def run(
 ) -> list[Found]:
     """Let worlds of these seeds live with each mutation until one breaks; `tell` hears of each as it ends."""
     with tempfile.TemporaryDirectory(prefix="headgate-mutations-") as directory:
-        async with Servers() as servers:
+        async with postgres() as dsn:
             trees: asyncio.Queue[Path] = asyncio.Queue()
             for number in range(jobs):
                 trees.put_nowait(copy_of_the_tree(Path(directory) / str(number)))
@@ -166,7 +166,7 @@ async def run(
                 tree = await trees.get()
                 before = mutation.plant(tree)
                 try:
-                    found = await _attempt(mutation, tree, seeds, servers)
+                    found = await _attempt(mutation, tree, seeds, dsn)
                 finally:
                     (tree / mutation.path).write_text(before)
                     trees.put_nowait(tree)
@@ -176,12 +176,12 @@ async def run(
             return await asyncio.gather(*map(attempt, mutations))
 
 
-async def _attempt(mutation: Mutation, tree: Path, seeds: range, servers: ServerAddresses) -> Found:
+async def _attempt(mutation: Mutation, tree: Path, seeds: range, dsn: str) -> Found:
     began_s = time.monotonic()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.worlds", "--seed", str(seeds.start), "--number", str(len(seeds))),
         cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(tree), "HEADGATE_TEST_POSTGRES_DSN": servers.postgres_dsn},
+        env={**os.environ, "PYTHONPATH": str(tree), "HEADGATE_TEST_POSTGRES_DSN": dsn},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

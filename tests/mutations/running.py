@@ -8,14 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.local.stack import ROOT
 from tests.mutations.model import Mutation
-from tests.support.servers import ServerAddresses, Servers
+from tests.support.servers import postgres, valkey
 
 # A test that cannot end is no test: what nothing sees within this time counts as missed.
 TIME_S_MAX = 240
@@ -48,7 +48,8 @@ class Outcome:
 async def run(mutations: Iterable[Mutation], jobs: int, tell: Callable[[Outcome], None]) -> list[Outcome]:
     """Try each mutation, `jobs` at a time; `tell` hears of each as it ends."""
     with tempfile.TemporaryDirectory(prefix="headgate-mutations-") as directory:
-        async with Servers() as servers:
+        async with postgres() as dsn, valkey() as redis_url:
+            servers = {"HEADGATE_TEST_POSTGRES_DSN": dsn, "HEADGATE_TEST_REDIS_URL": redis_url}
             trees: asyncio.Queue[Path] = asyncio.Queue()
             for number in range(jobs):
                 trees.put_nowait(copy_of_the_tree(Path(directory) / str(number)))
@@ -76,7 +77,7 @@ def copy_of_the_tree(tree: Path) -> Path:
     return tree
 
 
-async def _attempt(mutation: Mutation, tree: Path, servers: ServerAddresses) -> Outcome:
+async def _attempt(mutation: Mutation, tree: Path, servers: Mapping[str, str]) -> Outcome:
     before = mutation.plant(tree)
     began_s = time.monotonic()
     try:
@@ -103,7 +104,7 @@ def _told(output: str) -> tuple[str | None, str]:
     return None, ""
 
 
-async def _pytest(tests: Iterable[str], tree: Path, servers: ServerAddresses) -> tuple[int, str]:
+async def _pytest(tests: Iterable[str], tree: Path, servers: Mapping[str, str]) -> tuple[int, str]:
     """The exit code of pytest, and what it said.
 
     Raises:
@@ -117,8 +118,7 @@ async def _pytest(tests: Iterable[str], tree: Path, servers: ServerAddresses) ->
             **os.environ,
             "PYTHONPATH": str(tree),
             "COLUMNS": "200",
-            "HEADGATE_TEST_POSTGRES_DSN": servers.postgres_dsn,
-            "HEADGATE_TEST_REDIS_URL": servers.redis_url,
+            **servers,
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -5,7 +5,7 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,24 @@ class Process:
                 if {owner for owner, _ in found.values()} == set(names):
                     return found
                 await asyncio.sleep(_POLL_S)
+
+
+async def run_for_ever(
+    service: str, environment: Callable[[], dict[str, str]], run_dir: Path, exit_codes: list[int]
+) -> None:
+    """One process of a service, and another as often as it ends, until cancelled; how each has ended is noted."""
+    child: Child | None = None
+    try:
+        while True:
+            command = Command(
+                name=service, argv=(sys.executable, "-m", f"services.{service}"), env=environment(), cwd=ROOT
+            )
+            child = Child(command, log_path=run_dir / f"{service}.log", pid_path=run_dir / f"{service}.pid")
+            child.spawn()
+            exit_codes.append(await child.wait())
+    finally:
+        if child is not None:
+            await child.stop()
 
 
 class Balancer:

@@ -7,7 +7,7 @@ from pathlib import Path
 from services.local.postgres import find_bindir
 from services.local.stack import ROOT
 from tests.support.databases import Database, Databases
-from tests.support.servers import Servers
+from tests.support.servers import postgres
 
 _HEAD = """\
 -- A shard of the {service} service, as `make schema` finds it after all migrations.
@@ -40,8 +40,8 @@ async def schema(database: Database, service: str) -> str:
 
 async def main() -> None:
     """Write both."""
-    async with Servers() as servers:
-        databases = Databases(servers.postgres_dsn)
+    async with postgres() as dsn:
+        databases = Databases(dsn)
         database = await databases.create(1, 1)
         for service in ("queue", "dag"):
             path(service).write_text(await schema(database, service))

@@ -13,7 +13,7 @@ from services.queue.app import create_app
 from services.queue.settings import QueueSettings
 from shared.http.hot_path import HotPath
 from shared.http.serve import guarded
-from tests.support.databases import Database
+from tests.support.databases import Database, Databases
 from tests.support.ports import free_port
 
 ENQUEUE = b"POST /v1/namespaces/default/enqueue HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -40,15 +40,23 @@ class Served(NamedTuple):
     ended: asyncio.Task[None]
 
 
+@pytest.fixture(scope="session")
+async def edge_database(databases: Databases) -> AsyncIterator[Database]:
+    """One shard for all that look at the edge alone."""
+    made = await databases.create(queue_shards=1, dag_shards=1)
+    yield made
+    await databases.drop(made)
+
+
 @pytest.fixture
-async def served(database: Database, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+async def served(edge_database: Database, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     """One with small limits. The parameter overrides settings."""
     given = dict(getattr(request, "param", {}))
     if given.pop("tokens", False):
         given["HEADGATE_TOKENS_FILE"] = "/nowhere/tokens"
     settings = QueueSettings(
         **{
-            "shards": database.queue_shards,
+            "shards": edge_database.queue_shards,
             "body_bytes_max": LIMIT,
             "head_s_max": END_S,
             "body_s_max": END_S,

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import io
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from services.local.stack import ROOT
 from shards.__main__ import run
 from tests.support.databases import Database, Databases
 from tests.support.queue_host import QueueHost, queue_host
+from tests.support.zygote import run_module
 
 END_S = 60.0
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
@@ -28,18 +27,8 @@ SHUT = {("refused", "shard_unavailable", "none")}
 async def as_process(*argv: str, **environment: str) -> tuple[int, str]:
     """Run `python -m shards` as a process, which may kill itself; its exit code and what it said."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HEADGATE_", "PYTHON"))}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "shards", *argv),
-        cwd=ROOT,
-        env={**inherited, **environment},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    async with asyncio.timeout(END_S):
-        output, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode()
+    code, output, errors = await run_module("shards", *argv, env={**inherited, **environment}, timeout_s=END_S)
+    return code, output + errors
 
 
 async def in_process(*argv: str) -> tuple[int, str]:

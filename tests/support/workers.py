@@ -16,6 +16,7 @@ from xdist.workermanage import WorkerController
 _WORKERS_PER_PROCESSOR = 2
 _WORKERS_MAX = 6
 
+_UNIT = Path(__file__).resolve().parents[1] / "unit"
 _WORLDS = "tests/worlds/test_worlds.py"
 # Who shares the stack is in one unit, or each worker would keep a stack running to the end.
 _WITH_PROCESSES = {
@@ -48,10 +49,13 @@ _UNITS = {place: unit for unit, places in _WITH_PROCESSES.items() for place in p
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many as the machine carries; for one file, or a few tests, none."""
-    if all(Path(argument.partition("::")[0]).is_file() for argument in config.args):
+    """As many as the machine carries; for one file, or a few tests, none. Unit tests wait for nobody."""
+    asked = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
+    if all(path.is_file() for path in asked):
         return 0
-    return min(round(len(os.sched_getaffinity(0)) * _WORKERS_PER_PROCESSOR), _WORKERS_MAX)
+    processors = len(os.sched_getaffinity(0))
+    waits = not all(path.is_relative_to(_UNIT) for path in asked)
+    return min(processors * _WORKERS_PER_PROCESSOR if waits else processors, _WORKERS_MAX)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,8 +63,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _unit_of(item.nodeid) not in _WITH_PROCESSES)
 
 
+def pytest_collection() -> None:
+    """Look for no garbage while tests are collected: what is made stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Leave what was collected, some ten thousand tests and their modules, out of later collections of garbage."""
+    """Leave what was collected, thousands of tests and their modules, out of later collections of garbage."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)

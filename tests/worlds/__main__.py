@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.support.databases import Databases
-from tests.support.servers import Servers
+from tests.support.servers import postgres
 from tests.worlds.registry import EDITION
 from tests.worlds.world import ROUNDS, Broken, run
 
@@ -48,8 +48,8 @@ async def _run(options: argparse.Namespace) -> int:
         bar = progress.add_task(
             "worlds", total=options.rounds * number if options.number else options.minutes * 60
         )
-        async with Servers() as servers:
-            databases = Databases(servers.postgres_dsn)
+        async with postgres() as dsn:
+            databases = Databases(dsn)
             begun_s = time.monotonic()
 
             def tell() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,8 +16,8 @@ from headgate import AsyncClient, Job, Worker, Workflow
 from headgate.testing import replay
 from tests.support.apps import DAG_TOKEN, Service, queue_service
 from tests.support.databases import Databases
+from tests.support.fleet import run_for_ever
 from tests.support.ports import free_port
-from tests.support.servers import ServerAddresses
 
 END_S = 120.0
 GRAPH: dict[str, list[str]] = {
@@ -94,17 +93,11 @@ class MortalDag:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        process: asyncio.subprocess.Process | None = None
-        try:
-            while True:
-                self._armed.write_text("")
-                command = (sys.executable, "-m", "services.dag")
-                process = await asyncio.create_subprocess_exec(*command, env=self._environment)
-                self.exit_codes.append(await process.wait())
-        finally:
-            if process is not None and process.returncode is None:
-                process.terminate()
-                await process.wait()
+        await run_for_ever("dag", self._disarmed, self._armed.parent, self.exit_codes)
+
+    def _disarmed(self) -> dict[str, str]:
+        self._armed.write_text("")
+        return self._environment
 
     async def crash_at(self, point: str) -> None:
         """Die there next, once; not for the sake of anything that came before."""
@@ -130,20 +123,20 @@ SELECT EXISTS (SELECT FROM queue_000.item) OR EXISTS (SELECT FROM queue_001.item
 
 
 @pytest.fixture(scope="module")
-async def queue(databases: Databases, servers: ServerAddresses) -> AsyncIterator[Service]:
+async def queue(databases: Databases, redis_url: str) -> AsyncIterator[Service]:
     """A queue service that stays up, and leaves every end to the DAG service, which is to die of it."""
     database = await databases.create(queue_shards=2, dag_shards=1)
-    async with queue_service(database, f"{servers.redis_url}/0", fold_completions=False) as made:
+    async with queue_service(database, redis_url, fold_completions=False) as made:
         yield made
     await databases.drop(database)
 
 
 @pytest.fixture(scope="module")
 async def mortal(
-    queue: Service, servers: ServerAddresses, tmp_path_factory: pytest.TempPathFactory
+    queue: Service, redis_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[MortalDag]:
     """The same for all points: to start one takes longer than to die."""
-    made = MortalDag(queue, f"{servers.redis_url}/0", tmp_path_factory.mktemp("crash") / "at")
+    made = MortalDag(queue, redis_url, tmp_path_factory.mktemp("crash") / "at")
     running = asyncio.create_task(made.run())
     yield made
     running.cancel()

@@ -21,7 +21,6 @@ import pytest
 from headgate import AsyncClient, Dag
 from tests.support.apps import dag_service, queue_service
 from tests.support.databases import Databases
-from tests.support.servers import ServerAddresses
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "dags"
 NAMES = [
@@ -89,10 +88,9 @@ def read(name: str) -> list[Graph]:
 
 
 @pytest.fixture(scope="module")
-async def client(databases: Databases, servers: ServerAddresses) -> AsyncIterator[AsyncClient]:
+async def client(databases: Databases, redis_url: str) -> AsyncIterator[AsyncClient]:
     """Both services on real shards, and a client of both."""
     database = await databases.create(queue_shards=2, dag_shards=2)
-    redis_url = f"{servers.redis_url}/0"
     async with (
         queue_service(database, redis_url) as queue,
         dag_service(database, redis_url, queue.url) as dag,

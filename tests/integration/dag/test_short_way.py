@@ -10,7 +10,6 @@ import pytest
 from shared.http.access import make_token
 from tests.support.apps import DAG_TOKEN, Service, dag_service, queue_service
 from tests.support.databases import Databases
-from tests.support.servers import ServerAddresses
 
 PLAIN = "application/json"
 # The same to every reader, and not what the short way takes without a look.
@@ -24,13 +23,12 @@ WRITER, WRITER_LINE = make_token(["default"], ["enqueue"], None)
 
 @pytest.fixture(scope="module")
 async def service(
-    databases: Databases, servers: ServerAddresses, tmp_path_factory: pytest.TempPathFactory
+    databases: Databases, redis_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Service]:
     """Both services over sockets; callers need tokens. `taken` counts what went the short way."""
     tokens = tmp_path_factory.mktemp("tokens") / "tokens.json"
     tokens.write_text(f"{READER_LINE}\n{WRITER_LINE}\n")
     database = await databases.create(queue_shards=1, dag_shards=1)
-    redis_url = f"{servers.redis_url}/0"
     async with (
         queue_service(database, redis_url) as queue,
         dag_service(database, redis_url, queue.url, HEADGATE_TOKENS_FILE=tokens) as made,

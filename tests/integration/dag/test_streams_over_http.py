@@ -15,13 +15,12 @@ from headgate import AsyncClient, AsyncDagHandle, Client, Dag, RetryPolicy
 from tests.support.apps import DAG_TOKEN, Service, queue_service
 from tests.support.databases import Databases
 from tests.support.ports import free_port
-from tests.support.servers import ServerAddresses
 
 
 @pytest.fixture(scope="module")
-async def queue(databases: Databases, servers: ServerAddresses) -> AsyncIterator[Service]:
+async def queue(databases: Databases, redis_url: str) -> AsyncIterator[Service]:
     database = await databases.create(queue_shards=1, dag_shards=1)
-    async with queue_service(database, f"{servers.redis_url}/0") as made:
+    async with queue_service(database, redis_url) as made:
         yield made
     await databases.drop(database)
 

@@ -2,16 +2,15 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from headgate import AsyncClient, RetryPolicy
-from services.local.stack import ROOT
 from tests.integration.failover.load import Load
 from tests.support import apps
 from tests.support.databases import Database
+from tests.support.zygote import run_module
 
 TENANTS = ("north", "south")
 DRAIN_S = 150.0
@@ -38,16 +37,9 @@ class Stage:
         await self.load.stop()
 
     async def _audit(self, *argv: str) -> None:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "audit", *argv),
-            cwd=ROOT,
-            env={**os.environ, **self._shards},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        said, _ = await process.communicate()
-        assert process.returncode in (0, 1), said.decode()
+        env = {**os.environ, **self._shards}
+        code, output, errors = await run_module("audit", *argv, env=env, timeout_s=DRAIN_S)
+        assert code in (0, 1), output + errors
 
 
 @asynccontextmanager

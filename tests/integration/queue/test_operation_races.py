@@ -2,9 +2,9 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -14,6 +14,7 @@ import pytest
 from services.queue.operations import bulk
 from services.queue.store.names import SQL
 from tests.support.databases import Database, Databases
+from tests.support.fleet import run_for_ever
 from tests.support.interleave import Actor, actor_on, explore
 from tests.support.ports import free_port
 from tests.support.queue_host import Api, QueueHost, queue_host
@@ -311,7 +312,7 @@ async def test_a_host_that_dies_at_any_chunk_leaves_the_rest_to_the_next(
 class MortalQueue:
     """A queue service in a process of its own, which kills itself at a crash point; then another begins."""
 
-    def __init__(self, database: Database, crash_at: str) -> None:
+    def __init__(self, database: Database, crash_at: str, run_dir: Path) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.exit_codes: list[int] = []
@@ -324,28 +325,22 @@ class MortalQueue:
             "HEADGATE_QUEUE_OWNER_NAME": "mortal",
             "HEADGATE_QUEUE_DRAIN_S": "0",
         }
-        self._crash_at = crash_at
-        self._process: asyncio.subprocess.Process | None = None
+        self._armed = {"HEADGATE_CRASH_AT": crash_at}
+        self._run_dir = run_dir
 
     async def run(self) -> None:
         """Run until cancelled."""
-        environment = {**self._environment, "HEADGATE_CRASH_AT": self._crash_at}
-        try:
-            while True:
-                command = (sys.executable, "-m", "services.queue")
-                self._process = await asyncio.create_subprocess_exec(*command, env=environment)
-                self.exit_codes.append(await self._process.wait())
-                environment = self._environment
-        finally:
-            if self._process is not None and self._process.returncode is None:
-                self._process.terminate()
-                await self._process.wait()
+        await run_for_ever("queue", self._next, self._run_dir, self.exit_codes)
+
+    def _next(self) -> dict[str, str]:
+        armed, self._armed = self._armed, {}
+        return self._environment | armed
 
 
-async def test_kill_9_in_the_middle_of_a_purge(own_host: QueueHost) -> None:
+async def test_kill_9_in_the_middle_of_a_purge(own_host: QueueHost, tmp_path: Path) -> None:
     api = Api(own_host, "default")
     await api.enqueue(*({"topic": "t", "ack_topic": "told", "affinity": str(n)} for n in range(ITEMS)))
-    queue = MortalQueue(own_host.database, "operation_chunk_written")
+    queue = MortalQueue(own_host.database, "operation_chunk_written", tmp_path)
     running = asyncio.create_task(queue.run())
     try:
         async with asyncio.timeout(240), httpx.AsyncClient(base_url=queue.url, timeout=10) as http:
