@@ -247,7 +247,7 @@ async def test_a_call_behind_a_line_that_stands_is_refused_unread(port: int, doo
 
 async def test_what_stood_when_its_client_hung_up_is_not_done(port: int, door: Door) -> None:
     gone, other = await Talk.open(port), await Talk.open(port)
-    gone.send("enqueue", ITEM)
+    gone.send("enqueue", ITEM.replace("edge", "gone"))
     await door.stand(1)
     other.send("enqueue", ITEM.replace("edge", "other"))
     await door.stand(2)  # before the first hangs up: a look at the line may end it at once
@@ -259,7 +259,7 @@ async def test_what_stood_when_its_client_hung_up_is_not_done(port: int, door: D
             await asyncio.sleep(0.005)
     door.open()
     assert (await other.answer())[0] == 201
-    other.send("dequeue", '{"topics":[{"topic":"edge"},{"topic":"other"}]}')
+    other.send("dequeue", '{"topics":[{"topic":"gone"},{"topic":"other"}]}')
     assert [item["topic"] for item in (await other.answer())[2]["items"]] == ["other"]
     other.writer.close()
 
