@@ -18,7 +18,7 @@ from benchmarks.direct import DirectShard
 from benchmarks.floors import new_row
 from benchmarks.load import PAYLOAD
 from headgate._ids import new_ids
-from services.queue.dispatch.key_buffer import START, Buffer
+from services.queue.keys.key_buffer import START, Buffer
 from services.queue.model import Claim, Key, KeyLook
 from services.queue.store.leases import SweepBounds, take_expired
 from services.queue.store.names import SQL as SERVICE_SQL

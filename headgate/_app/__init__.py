@@ -8,7 +8,6 @@ results by their annotations; call: a call that has not been sent, and what it r
 one DAG; handle: jobs and runs that have been sent; results: what a node's output stands
 for; failures: exceptions on their way to the caller; running: a call in a worker; batches: many calls as one;
 unserved: jobs that no worker knows; tracing: OpenTelemetry; sending: what is sent, and by which client; worker:
-the worker of an app; stores: where large values are kept; schedules, cron: `@app.every`; in_process,
-local_services, local_dag, local_waiting, local_gate, local_logs: `app.testing()`; processes, command: `headgate
-worker`, and its children.
+the worker of an app; stores: where large values are kept; schedules, cron: `@app.every`; local:
+`app.testing()`; processes, command: `headgate worker`, and its children.
 """

@@ -25,7 +25,7 @@ from headgate._app.function import (
     is_generator,
 )
 from headgate._app.handle import JobHandle, Sent
-from headgate._app.in_process import Testing
+from headgate._app.local.in_process import Testing
 from headgate._app.running import add
 from headgate._app.schedules import Every, Overlap
 from headgate._app.sending import Sender

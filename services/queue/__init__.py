@@ -26,6 +26,8 @@ Rooms, from the edge to the database; each says in its docstring what its module
     leases       ack, nack, extend, cancel, revive
     enqueue      taking items in
     dispatch     waiting consumers meet ready items
+    gates        what limits and throttles let through
+    keys         keys of ready items, read ahead
     quotas       what a namespace may use
     store        every statement
 """

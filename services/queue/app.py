@@ -20,7 +20,6 @@ from services.queue.api.verbs import Verbs
 from services.queue.dispatch.announcements import Announcer
 from services.queue.dispatch.dequeue import Dequeues
 from services.queue.dispatch.dispatcher import Dispatch
-from services.queue.dispatch.topic_gates import Gates
 from services.queue.duties.empty_topics import EmptyTopics
 from services.queue.duties.fairness_keys import FairnessKeys
 from services.queue.duties.far_keys import FarKeys
@@ -32,6 +31,7 @@ from services.queue.duties.reaper import Reaper
 from services.queue.duties.retention import Retention
 from services.queue.enqueue.enqueue import Enqueues
 from services.queue.enqueue.placement import Placement
+from services.queue.gates.topic_gates import Gates
 from services.queue.leases.ack import Acks
 from services.queue.leases.ack_flushes import AckFlushes
 from services.queue.leases.cancel import Cancels

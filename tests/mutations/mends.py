@@ -53,11 +53,11 @@ MUTATIONS = (
     Mutation(
         "share-of-the-best",
         "the best priority there is may have a share",
-        "services/queue/dispatch/priority_shares.py",
+        "services/queue/keys/priority_shares.py",
         "        self._starts, self._shares = list(share_from), list(share_from.values())\n",
         "        self._starts = [_BEST, *(priority for priority, _ in shares)]\n"
         "        self._shares = [0.0, *(share for _, share in shares)]\n",
-        ("unit/queue/dispatch/test_priority_shares.py",),
+        ("unit/queue/keys/test_priority_shares.py",),
     ),
     Mutation(
         "expand-binds-the-ended",

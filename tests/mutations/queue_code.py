@@ -139,7 +139,7 @@ MUTATIONS = (
     Mutation(
         "limits-behind-a-throttle",
         "limits stand while their topic is throttled, and after it",
-        "services/queue/dispatch/topic_gates.py",
+        "services/queue/gates/topic_gates.py",
         "found[pair] = max(given, found.get(pair, given))",
         "found[pair] = given",
         (f"{_LIMITS}::test_a_topic_that_was_throttled_keeps_its_limits_where_its_home_alone_answers",),
@@ -147,7 +147,7 @@ MUTATIONS = (
     Mutation(
         "gate-of-a-removed-shard",
         "what was leased on a shard that has left the map takes no room",
-        "services/queue/dispatch/topic_gates.py",
+        "services/queue/gates/topic_gates.py",
         "for number, count in self.leased.items() if number in living}",
         "for number, count in self.leased.items()}",
         (f"{_REMOVING}::test_what_a_limited_topic_had_leased_on_a_shard_that_was_removed_takes_no_room",),
@@ -155,7 +155,7 @@ MUTATIONS = (
     Mutation(
         "key-gate-of-a-removed-shard",
         "what a key had leased on a shard that has left the map takes no room",
-        "services/queue/dispatch/key_gates.py",
+        "services/queue/gates/key_gates.py",
         "return set() if self._shards.version >= map_version else set(part)",
         "return set(part)",
         (f"{_REMOVING}::test_what_a_key_had_leased_on_a_shard_that_was_removed_takes_no_room",),
@@ -171,7 +171,7 @@ MUTATIONS = (
     Mutation(
         "key-limits-others",
         "who does not get an item gives nothing back of the room of who has it",
-        "services/queue/dispatch/key_gates.py",
+        "services/queue/gates/key_gates.py",
         "gone = {item_id for item_id in ids if item_id in self.held}",
         "gone = set[str]()",
         ("integration/queue/test_key_limits.py::test_an_item_that_two_processes_have_in_sight_keeps_its_room",),
@@ -179,23 +179,23 @@ MUTATIONS = (
     Mutation(
         "buffer-put-back-twice",
         "what is put back after it was found anew is given to a call once",
-        "services/queue/dispatch/key_buffer.py",
+        "services/queue/keys/key_buffer.py",
         "        keys = [key for key in keys if not self._has(key)]\n",
         "",
-        ("unit/queue/dispatch/test_key_buffer.py::test_what_is_put_back_after_it_was_found_anew_is_there_once",),
+        ("unit/queue/keys/test_key_buffer.py::test_what_is_put_back_after_it_was_found_anew_is_there_once",),
     ),
     Mutation(
         "keys-known-since",
         "a key of another owner's shard that was put back after it was forgotten is known from then on",
-        "services/queue/dispatch/key_cache.py",
+        "services/queue/keys/key_cache.py",
         "self._known_since_s.get(key.id, now_s) for",
         "self._known_since_s[key.id] for",
-        ("unit/queue/dispatch/test_key_cache.py",),
+        ("unit/queue/keys/test_key_cache.py",),
     ),
     Mutation(
         "key-limits-verified",
         "a key's room comes back when its lease ends, whoever ended it",
-        "services/queue/dispatch/key_gates.py",
+        "services/queue/gates/key_gates.py",
         "        return [item_id for item_id in among if self.held[item_id] <= now_s]",
         "        return [item_id for item_id in among if self.held[item_id] < 0]",
         ("contract/test_queue_key_limits.py::test_a_room_of_a_key_comes_back_whichever_way_a_lease_ends",),
@@ -203,7 +203,7 @@ MUTATIONS = (
     Mutation(
         "key-limits-silent",
         "items on a shard that does not answer count",
-        "services/queue/dispatch/key_gates.py",
+        "services/queue/gates/key_gates.py",
         "                if store is home:\n                    raise\n                return set(part)",
         "                if store is home:\n                    raise\n                return set()",
         ("integration/queue/test_key_limits.py::test_items_on_a_silent_shard_count",),
@@ -211,7 +211,7 @@ MUTATIONS = (
     Mutation(
         "key-limits-unknown",
         "an item whose key cannot be asked for is not handed out",
-        "services/queue/dispatch/key_gates.py",
+        "services/queue/gates/key_gates.py",
         "                return dict.fromkeys(ids)\n",
         '                return dict.fromkeys(ids, "")\n',
         ("integration/queue/test_key_limits.py::test_items_whose_keys_cannot_be_asked_for_are_not_handed_out",),

@@ -141,9 +141,7 @@ MUTATIONS = (
         _LINES,
         "return len(self.waiting) + self.woken",
         "return len(self.waiting)",
-        (
-            "unit/queue/dispatch/test_key_buffer.py::test_who_has_been_woken_and_has_not_looked_yet_keeps_its_share",
-        ),
+        ("unit/queue/keys/test_key_buffer.py::test_who_has_been_woken_and_has_not_looked_yet_keeps_its_share",),
     ),
     Mutation(
         "even-offers",

@@ -2,8 +2,8 @@
 
 from tests.mutations.model import Mutation
 
-_GATES = "services/queue/dispatch/topic_gates.py"
-_KEYS = "services/queue/dispatch/key_gates.py"
+_GATES = "services/queue/gates/topic_gates.py"
+_KEYS = "services/queue/gates/key_gates.py"
 _SQL = "services/queue/store/sql/gates.sql"
 _CONTRACT = "contract/test_queue_limits.py"
 _OF_KEYS = "contract/test_queue_key_limits.py"

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.queue.dispatch.key_buffer import Buffer
+from services.queue.keys.key_buffer import Buffer
 from services.queue.model import Bound, Key
 
 SHARDS = (0, 1, 2)

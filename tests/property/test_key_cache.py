@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.queue.dispatch.key_cache import Heads
+from services.queue.keys.key_cache import Heads
 from services.queue.model import Key
 from tests.support.owners import HandClock
 

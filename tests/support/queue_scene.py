@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate._ids import new_id
-from services.queue.dispatch.key_buffer import START
 from services.queue.enqueue.item_rows import new_rows
+from services.queue.keys.key_buffer import START
 from services.queue.leases.extend import Extension
 from services.queue.leases.nack import Nack
 from services.queue.model import Backoff, Claim, Key, NewItem, Offer, Settled

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from services.queue.dispatch.dequeue import Dequeues
 from services.queue.dispatch.dispatcher import Dispatch
-from services.queue.dispatch.topic_gates import Gates
 from services.queue.enqueue.enqueue import Enqueues
 from services.queue.enqueue.placement import Placement
+from services.queue.gates.topic_gates import Gates
 from services.queue.leases.ack import Acks
 from services.queue.leases.ack_flushes import AckFlushes
 from services.queue.leases.cancel import Cancels

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from headgate import wire
 from services.queue.api.parts import QueueProcess
 from services.queue.api.verbs import enter
-from services.queue.dispatch.key_buffer import START
-from services.queue.dispatch.limits import TopicLimits
+from services.queue.gates.limits import TopicLimits
+from services.queue.keys.key_buffer import START
 from services.queue.model import NULL
 from services.queue.operations.topics import ShownItem
 from services.queue.quotas import Quota

@@ -19,7 +19,7 @@ from services.queue.dispatch.direct_handoff import Line, Terms
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.gated_claims import GatedClaims
 from services.queue.dispatch.key_budget import KeysUse
-from services.queue.dispatch.topic_gates import Gates
+from services.queue.gates.topic_gates import Gates
 from services.queue.model import Demand, Key
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
-from services.queue.dispatch.key_buffer import START
-from services.queue.dispatch.key_cache import Heads
-from services.queue.dispatch.priority_shares import Bands
-from services.queue.dispatch.scan_floor import KeysFloor
+from services.queue.keys.key_buffer import START
+from services.queue.keys.key_cache import Heads
+from services.queue.keys.priority_shares import Bands
+from services.queue.keys.scan_floor import KeysFloor
 from services.queue.model import Bound, Key, Offer, TopicId
 from services.queue.quotas import Tenant, Use
 from services.queue.store.dequeue_encoding import Handed, returnable

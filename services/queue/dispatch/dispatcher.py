@@ -19,10 +19,10 @@ from services.queue.dispatch.claiming import Claims
 from services.queue.dispatch.demand import Asked
 from services.queue.dispatch.direct_handoff import HANDED_ENTRIES_MAX, HANDED_TOPICS_MAX, Handing, Line
 from services.queue.dispatch.key_budget import KeptKeys
-from services.queue.dispatch.key_cache import Heads
 from services.queue.dispatch.key_refill import Looking
-from services.queue.dispatch.priority_shares import Bands, Shares
 from services.queue.dispatch.resting_shards import Resting
+from services.queue.keys.key_cache import Heads
+from services.queue.keys.priority_shares import Bands, Shares
 from services.queue.model import EARLIEST, Key, Ready, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store import items

@@ -15,9 +15,9 @@ from services.queue.dispatch.claim_flushes import by_shard
 from services.queue.dispatch.claiming import Holder
 from services.queue.dispatch.direct_handoff import Line
 from services.queue.dispatch.dispatcher import Dispatch
-from services.queue.dispatch.key_gates import LOOKED_AT_MAX, Through
-from services.queue.dispatch.limits import Grant
-from services.queue.dispatch.topic_gates import Gates
+from services.queue.gates.key_gates import LOOKED_AT_MAX, Through
+from services.queue.gates.limits import Grant
+from services.queue.gates.topic_gates import Gates
 from services.queue.model import Key
 from services.queue.quotas import Tenant, Use
 from services.queue.store.dequeue_encoding import Group, Leased

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from services.queue.dispatch.key_gates import KeyGates
+from services.queue.gates.key_gates import KeyGates
 from services.queue.settings import QueueSettings
 from services.queue.store import gates as rows
 from services.queue.store.shard_store import Store

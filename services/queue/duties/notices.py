@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from services.queue.dispatch.topic_gates import Gates
 from services.queue.duties.fairness_keys import FairnessKeys
+from services.queue.gates.topic_gates import Gates
 from services.queue.operations.cancel_news import CancelNews
 from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from services.queue.dispatch.dispatcher import Dispatch
-from services.queue.dispatch.key_buffer import START
-from services.queue.dispatch.scan_floor import WHOLE_S, ScanFloor
+from services.queue.keys.key_buffer import START
+from services.queue.keys.scan_floor import WHOLE_S, ScanFloor
 from services.queue.leases.expiry import Expiry
 from services.queue.model import EARLIEST
 from services.queue.operations.bulk import PLACE_AFTER_S

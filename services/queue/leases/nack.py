@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple, Self
 
 from services.queue.dispatch.dispatcher import Dispatch
-from services.queue.dispatch.topic_gates import Gates
+from services.queue.gates.topic_gates import Gates
 from services.queue.leases import failed_attempts
 from services.queue.leases.dag_news import DagNews
 from services.queue.leases.expiry import Expiry

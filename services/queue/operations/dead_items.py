@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from services.queue.dispatch.key_buffer import START
+from services.queue.keys.key_buffer import START
 from services.queue.model import NamespaceId, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import dag_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from services.queue.dispatch.key_buffer import START
+from services.queue.keys.key_buffer import START
 from services.queue.model import NamespaceId, TopicId
 from services.queue.operations.dead_items import FIRST, dead_page, form_of
 from services.queue.store.operations import FoundItem, items_by_id, ready_items

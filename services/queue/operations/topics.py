@@ -11,10 +11,10 @@ from typing import NamedTuple
 import msgspec
 
 from services.queue.dispatch.dispatcher import Dispatch
-from services.queue.dispatch.key_buffer import START
-from services.queue.dispatch.limits import TopicLimits
-from services.queue.dispatch.priority_shares import Shares, shares_of
-from services.queue.dispatch.topic_gates import Gates
+from services.queue.gates.limits import TopicLimits
+from services.queue.gates.topic_gates import Gates
+from services.queue.keys.key_buffer import START
+from services.queue.keys.priority_shares import Shares, shares_of
 from services.queue.model import EARLIEST, TopicId
 from services.queue.operations.agreement import Agreement
 from services.queue.operations.bulk import Operations

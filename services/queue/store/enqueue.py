@@ -32,7 +32,7 @@ Refs: TypeAlias = Mapping[Pair, TopicRef]
 # A topic is deleted only after it was empty for long: two such in a row are an accident, more are a fault.
 NAMING_TRIES_MAX = 4
 # How far before now an item may come to lie in the order. Scans of the living begin twice as far before what they
-# found last (`dispatch.scan_floor`).
+# found last (`keys.scan_floor`).
 EARLY_S_MAX = 5.0
 
 

@@ -1,7 +1,7 @@
 """How long the oldest ready item of a topic has been ready.
 
 The index of ready items has them by priority and time, so it takes one probe for each priority that a topic uses.
-While a snapshot is held open such a probe would walk over all that was served since (see `dispatch.scan_floor`).
+While a snapshot is held open such a probe would walk over all that was served since (see `keys.scan_floor`).
 So it begins `MARGIN` before what the last one found, and every `WHOLE_S` at the beginning all the same.
 
 In a lane `deliver_at` is a place in an order and no time. Lanes take turns, so the first of each lies close behind

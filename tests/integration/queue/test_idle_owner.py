@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.queue.dispatch.scan_floor import WHOLE_S
 from services.queue.duties import reaper as module
 from services.queue.duties.reaper import LEASES_PAUSE_S, SEEN_S, Reaper
+from services.queue.keys.scan_floor import WHOLE_S
 from services.queue.store.shard_store import Store
 from shared.clock import SystemClock
 from tests.support.clocks import ManualClock

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.queue.dispatch import scan_floor
+from services.queue.keys import scan_floor
 from services.queue.model import KeyLook
 from tests.support.queue_host import AT_ONCE, Api
 

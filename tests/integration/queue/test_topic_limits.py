@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.queue.dispatch.limits import GRANT_S
 from services.queue.duties.idle_gates import IdleGates
+from services.queue.gates.limits import GRANT_S
 from services.queue.store import gates as rows
 from services.queue.store import topics
 from shared.errors import ShardUnavailable

@@ -172,7 +172,7 @@ SELECT count(*) AS folded FROM deltas;
 
 -- name: peek(namespace, topic, topic_id, after_priority, after_deliver_at, after_id, from_priority, from_deliver_at, from_id, limit)
 -- Keys behind `after`, in order; nothing is claimed, and a paused topic shows nothing. Of the priority of `from` only
--- what lies behind that (see services.queue.dispatch.scan_floor). A row of NULLs: the number does not stand for these names.
+-- what lies behind that (see services.queue.keys.scan_floor). A row of NULLs: the number does not stand for these names.
 WITH here AS MATERIALIZED (
     SELECT t.paused FROM (SELECT * FROM topic WHERE topic_id = $3::int OFFSET 0) AS t
     CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = t.namespace_id OFFSET 0) AS n

@@ -12,10 +12,10 @@ import pytest
 from services.queue.dispatch import key_refill
 from services.queue.dispatch.direct_handoff import LOOK_KEYS_MIN, LOOKS_A_POLL, Line, Terms
 from services.queue.dispatch.key_budget import KeptKeys
-from services.queue.dispatch.key_buffer import START
-from services.queue.dispatch.key_cache import Heads
 from services.queue.dispatch.key_refill import LOOKS_MAX, STALE_POLLS, Looking
-from services.queue.dispatch.scan_floor import MARGIN
+from services.queue.keys.key_buffer import START
+from services.queue.keys.key_cache import Heads
+from services.queue.keys.scan_floor import MARGIN
 from services.queue.model import EARLIEST, Key, KeyLook
 from services.queue.settings import QueueSettings
 from services.queue.store.names import TopicRef

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from headgate._app.local_dag import LocalNode
-from headgate._app.local_gate import LocalGates
+from headgate._app.local.dag import LocalNode
+from headgate._app.local.gate import LocalGates
 from headgate._worker.job import Job
 
 Entry = tuple[float, int, int, "LocalItem"]

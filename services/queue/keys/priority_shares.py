@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from services.queue.dispatch.key_buffer import START
-from services.queue.dispatch.key_cache import Heads
+from services.queue.keys.key_buffer import START
+from services.queue.keys.key_cache import Heads
 from services.queue.model import Bound, Key
 from shared.ids import ShardNo
 

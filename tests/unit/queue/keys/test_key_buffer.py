@@ -4,8 +4,8 @@ import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 from services.queue.dispatch.direct_handoff import LOOK_KEYS_MIN, LOOKS_A_POLL, Line, Place
-from services.queue.dispatch.key_buffer import END, START, Buffer
-from services.queue.dispatch.key_cache import Heads
+from services.queue.keys.key_buffer import END, START, Buffer
+from services.queue.keys.key_cache import Heads
 from services.queue.model import Key
 from tests.support.owners import HandClock
 

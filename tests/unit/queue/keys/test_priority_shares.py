@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.queue.dispatch.key_cache import Heads
-from services.queue.dispatch.priority_shares import Bands, Shares
+from services.queue.keys.key_cache import Heads
+from services.queue.keys.priority_shares import Bands, Shares
 from services.queue.model import Key
 from tests.support.clocks import ManualClock
 

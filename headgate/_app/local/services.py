@@ -19,10 +19,10 @@ from pydantic import BaseModel, ValidationError
 
 from headgate import wire
 from headgate._app.function import Limits
-from headgate._app.local_dag import LocalDag, LocalNode
-from headgate._app.local_gate import LocalGates
-from headgate._app.local_logs import LocalLogs
-from headgate._app.local_waiting import LocalItem, Waiting
+from headgate._app.local.dag import LocalDag, LocalNode
+from headgate._app.local.gate import LocalGates
+from headgate._app.local.logs import LocalLogs
+from headgate._app.local.waiting import LocalItem, Waiting
 from headgate._calls.elements import Leased, LeasedDag
 from headgate._client.async_client import AsyncClient
 from headgate._client.client import Client

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import timedelta
 from typing import NamedTuple
 
-from services.queue.dispatch.limits import AGAIN_S, GRANT_S, Pair, TopicLimits, filled
+from services.queue.gates.limits import AGAIN_S, GRANT_S, Pair, TopicLimits, filled
 from services.queue.model import Key
 from services.queue.store import gates as rows
 from services.queue.store.gates import KeptGate, KeyGateRow

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from services.queue.dispatch.key_buffer import START
+from services.queue.keys.key_buffer import START
 from services.queue.model import EARLIEST, Bound, Key
 
 MARGIN = timedelta(seconds=10)

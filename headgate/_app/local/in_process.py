@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from headgate._app.local_services import LocalServices
+from headgate._app.local.services import LocalServices
 from headgate._app.schedules import Every, ticks
 from headgate._app.worker import AppWorker
 from headgate._client.client import Client

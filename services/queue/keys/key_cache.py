@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
-from services.queue.dispatch.key_buffer import END, START, Buffer
+from services.queue.keys.key_buffer import END, START, Buffer
 from services.queue.model import Bound, Key
 from shared.clock import Clock
 from shared.ids import ShardNo

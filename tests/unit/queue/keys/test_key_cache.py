@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from services.queue.dispatch.key_buffer import START
-from services.queue.dispatch.key_cache import Heads
+from services.queue.keys.key_buffer import START
+from services.queue.keys.key_cache import Heads
 from services.queue.model import Key
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

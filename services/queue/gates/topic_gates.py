@@ -23,8 +23,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 
-from services.queue.dispatch.key_gates import KeyGates
-from services.queue.dispatch.limits import AGAIN_S, GRANT_S, Grant, Pair, TopicLimits, filled
+from services.queue.gates.key_gates import KeyGates
+from services.queue.gates.limits import AGAIN_S, GRANT_S, Grant, Pair, TopicLimits, filled
 from services.queue.model import EARLIEST
 from services.queue.store import gates as rows
 from services.queue.store.gates import GateRow, Throttle
