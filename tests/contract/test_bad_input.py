@@ -37,10 +37,10 @@ async def send(
 
 def refused(answer: httpx.Response, status: int, code: str, pointer: str | None = None) -> None:
     """The answer is a problem of that status and code, and says that nothing was done."""
-    assert answer.status_code == status, answer.text
+    assert answer.status_code == status, (answer.request.url, answer.request.content[:300], answer.text)
     assert answer.headers["content-type"] == "application/problem+json"
     problem = answer.json()
-    assert problem["code"] == code, problem
+    assert problem["code"] == code, (answer.request.url, answer.request.content[:300], problem)
     assert problem["status"] == status
     assert problem["outcome"] == "none"
     assert {"type", "title", "detail"} <= problem.keys()
@@ -56,22 +56,22 @@ async def test_b13_an_absent_body_is_an_empty_object(untouched: Api, verb: str) 
         refused(answer, 422, "invalid", "/" + next(iter(GOOD[verb])))
 
 
-@pytest.mark.parametrize("verb", POSTS)
 @pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON.keys())
-async def test_b14_to_b20_what_is_not_json(untouched: Api, verb: str, body: bytes) -> None:
-    answer = await send(untouched, verb, body)
+async def test_b14_to_b20_what_is_not_json(untouched: Api, body: bytes) -> None:
+    for verb in POSTS:
+        answer = await send(untouched, verb, body)
 
-    refused(answer, 400, "not_json")
-    assert "NaN" not in answer.text
+        refused(answer, 400, "not_json")
+        assert "NaN" not in answer.text
 
 
-@pytest.mark.parametrize("verb", POSTS)
 @pytest.mark.parametrize("depth", [33, 900, 20_000])
-async def test_b15_b16_nesting_over_the_limit(untouched: Api, verb: str, depth: int) -> None:
-    for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
-        value = opening * depth + b"1" + closing * depth
-        refused(await send(untouched, verb, b'{"items": [{"payload": ' + value + b"}]}"), 400, "too_deep")
-    refused(await send(untouched, verb, b"[" * depth), 400, "too_deep")
+async def test_b15_b16_nesting_over_the_limit(untouched: Api, depth: int) -> None:
+    for verb in POSTS:
+        for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+            value = opening * depth + b"1" + closing * depth
+            refused(await send(untouched, verb, b'{"items": [{"payload": ' + value + b"}]}"), 400, "too_deep")
+        refused(await send(untouched, verb, b"[" * depth), 400, "too_deep")
 
 
 async def test_b16_nesting_at_the_limit_and_brackets_in_strings(api: Api) -> None:
@@ -85,20 +85,20 @@ async def test_b16_nesting_at_the_limit_and_brackets_in_strings(api: Api) -> Non
     refused(await api.post("enqueue", {"items": [{"topic": "t", "payload": [deep]}]}), 400, "too_deep")
 
 
-@pytest.mark.parametrize("verb", POSTS)
 @pytest.mark.parametrize("body", DUPLICATES.values(), ids=DUPLICATES.keys())
-async def test_b19_a_name_twice(untouched: Api, verb: str, body: bytes) -> None:
-    refused(await send(untouched, verb, body), 400, "duplicate_name")
+async def test_b19_a_name_twice(untouched: Api, body: bytes) -> None:
+    for verb in POSTS:
+        refused(await send(untouched, verb, body), 400, "duplicate_name")
 
 
-@pytest.mark.parametrize("verb", POSTS)
 @pytest.mark.parametrize("text", [r"\ud800", r"\udc00x", r"\ud800\ud800", r"a\udfff"])
-async def test_b21_half_of_a_surrogate_pair(untouched: Api, verb: str, text: str) -> None:
-    for body in (
-        f'{{"items": [{{"topic": "{text}"}}]}}',
-        f'{{"items": [{{"topic": "t", "payload": {{"{text}": 1}}}}]}}',
-    ):
-        refused(await send(untouched, verb, body.encode()), 422, "invalid")
+async def test_b21_half_of_a_surrogate_pair(untouched: Api, text: str) -> None:
+    for verb in POSTS:
+        for body in (
+            f'{{"items": [{{"topic": "{text}"}}]}}',
+            f'{{"items": [{{"topic": "t", "payload": {{"{text}": 1}}}}]}}',
+        ):
+            refused(await send(untouched, verb, body.encode()), 422, "invalid")
 
 
 async def test_b21_whole_surrogate_pairs_are_characters(api: Api) -> None:
@@ -119,30 +119,27 @@ async def test_b23_unknown_fields(untouched: Api, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", POSTS)
-@pytest.mark.parametrize("body", [b"[]", b"7", b'"x"', b"null", b"true", b'[{"topic": "t"}]'])
-async def test_a_body_that_is_no_object(untouched: Api, verb: str, body: bytes) -> None:
-    refused(await send(untouched, verb, body), 422, "invalid")
+async def test_a_body_that_is_no_object(untouched: Api, verb: str) -> None:
+    for body in (b"[]", b"7", b'"x"', b"null", b"true", b'[{"topic": "t"}]'):
+        refused(await send(untouched, verb, body), 422, "invalid")
 
 
 @pytest.mark.parametrize("verb", POSTS)
-@pytest.mark.parametrize("value", [None, {}, "x", 7, True, [None], [7], [[]], [True], [{}, 7]])
-async def test_fields_of_another_type(untouched: Api, verb: str, value: object) -> None:
-    if verb == "cancel" and value == [{}, 7]:
-        value = [{}]
-    for name in GOOD[verb]:
-        if isinstance(value, str) and name == "topic":
-            continue
-        refused(await untouched.post(verb, {name: value}), 422, "invalid")
+async def test_fields_of_another_type(untouched: Api, verb: str) -> None:
+    last: list[object] = [{}] if verb == "cancel" else [{}, 7]
+    for value in (None, {}, "x", 7, True, [None], [7], [[]], [True], last):
+        for name in GOOD[verb]:
+            if isinstance(value, str) and name == "topic":
+                continue
+            refused(await untouched.post(verb, {name: value}), 422, "invalid")
 
 
-@pytest.mark.parametrize(("fields", "pointer"), BAD_ITEMS, ids=lambda part: json.dumps(part)[:40])
-async def test_b22_to_b27_b46_to_b48_items_out_of_shape(
-    untouched: Api, fields: dict[str, Any], pointer: str
-) -> None:
+async def test_b22_to_b27_b46_to_b48_items_out_of_shape(untouched: Api) -> None:
     """The whole call is refused, also what stood before the bad element."""
-    body = {"items": [{"topic": "t", "id": untouched.new_id(0)}, {"topic": "t", **fields}]}
+    for fields, pointer in BAD_ITEMS:
+        body = {"items": [{"topic": "t", "id": untouched.new_id(0)}, {"topic": "t", **fields}]}
 
-    refused(await untouched.post("enqueue", body), 422, "invalid", f"/items/1{pointer}")
+        refused(await untouched.post("enqueue", body), 422, "invalid", f"/items/1{pointer}")
 
 
 async def test_every_fault_of_a_call_is_named_up_to_a_limit(untouched: Api) -> None:
@@ -253,12 +250,12 @@ async def test_outputs_metadata_inputs_and_errors_over_their_limit(api: Api) -> 
 
 
 @pytest.mark.parametrize("verb", POSTS)
-@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "gzip, gzip", "zstd", "x"])
-async def test_b30_encoded_bodies(untouched: Api, verb: str, encoding: str) -> None:
+async def test_b30_encoded_bodies(untouched: Api, verb: str) -> None:
     body = json.dumps(GOOD[verb]).encode()
-    answer = await send(untouched, verb, body, **{"Content-Encoding": encoding})
+    for encoding in ("gzip", "br", "deflate", "gzip, gzip", "zstd", "x"):
+        answer = await send(untouched, verb, body, **{"Content-Encoding": encoding})
 
-    refused(answer, 415, "unsupported_media_type")
+        refused(answer, 415, "unsupported_media_type")
 
 
 async def test_b31_what_looks_compressed_is_a_string(api: Api) -> None:
@@ -268,16 +265,17 @@ async def test_b31_what_looks_compressed_is_a_string(api: Api) -> None:
     assert (await api.dequeue_one("t"))["payload"] == text
 
 
-@pytest.mark.parametrize("verb", POSTS)
-@pytest.mark.parametrize(
-    "content_type",
-    [None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/json",
-     "application/json; charset=utf-16", "application/json; charset=latin-1", "application/jsonx"],
+OTHER_MEDIA_TYPES = (
+    None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/json",
+    "application/json; charset=utf-16", "application/json; charset=latin-1", "application/jsonx",
 )  # fmt: skip
-async def test_b32_other_media_types(untouched: Api, verb: str, content_type: str | None) -> None:
-    body = json.dumps(GOOD[verb]).encode()
 
-    refused(await send(untouched, verb, body, content_type), 415, "unsupported_media_type")
+
+@pytest.mark.parametrize("verb", POSTS)
+async def test_b32_other_media_types(untouched: Api, verb: str) -> None:
+    body = json.dumps(GOOD[verb]).encode()
+    for content_type in OTHER_MEDIA_TYPES:
+        refused(await send(untouched, verb, body, content_type), 415, "unsupported_media_type")
 
 
 @pytest.mark.parametrize("verb", POSTS)
@@ -312,11 +310,10 @@ async def test_b33_b42_accept_and_range_are_ignored(api: Api, verb: str) -> None
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("length", [0, 1001, 5000])
-async def test_b43_batches_of_no_or_too_many_elements(untouched: Api, verb: str, length: int) -> None:
+async def test_b43_batches_of_no_or_too_many_elements(untouched: Api, verb: str) -> None:
     [(name, [element])] = GOOD[verb].items()
-
-    refused(await untouched.post(verb, {name: [element] * length}), 422, "invalid", f"/{name}")
+    for length in (0, 1001, 5000):
+        refused(await untouched.post(verb, {name: [element] * length}), 422, "invalid", f"/{name}")
 
 
 @pytest.mark.parametrize("verb", SETTLING)

@@ -84,18 +84,19 @@ async def post(world: DagWorld, path: str, body: Any, **headers: str) -> httpx.R
 
 
 def refused(answer: httpx.Response, status: int, code: str, pointer: str | None = None) -> None:
-    assert answer.status_code == status, answer.text
+    asked = (answer.request.url, answer.request.content[:300])
+    assert answer.status_code == status, (asked, answer.text)
     assert answer.headers["content-type"] == "application/problem+json"
     problem = answer.json()
-    assert (problem["code"], problem["status"], problem["outcome"]) == (code, status, "none"), problem
+    assert (problem["code"], problem["status"], problem["outcome"]) == (code, status, "none"), (asked, problem)
     if pointer is not None:
-        assert pointer in [error["pointer"] for error in problem["errors"]], problem
+        assert pointer in [error["pointer"] for error in problem["errors"]], (asked, problem)
 
 
-@pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON.keys())
-async def test_b14_what_is_not_json_is_400(world: DagWorld, dag: str, body: bytes) -> None:
-    refused(await post(world, "", body), 400, "not_json")
-    refused(await post(world, f"/{dag}/pause", body), 400, "not_json")
+async def test_b14_what_is_not_json_is_400(world: DagWorld, dag: str) -> None:
+    for body in NOT_JSON.values():
+        refused(await post(world, "", body), 400, "not_json")
+        refused(await post(world, f"/{dag}/pause", body), 400, "not_json")
 
 
 async def test_b13_an_absent_body_is_an_empty_object(world: DagWorld, dag: str) -> None:
@@ -165,12 +166,10 @@ BAD_NODES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("node", "pointer"), BAD_NODES, ids=lambda part: str(part)[:60])
-async def test_b21_to_b27_nodes_that_cannot_be(
-    world: DagWorld, dag: str, node: dict[str, Any], pointer: str
-) -> None:
-    refused(await post(world, f"/{dag}/nodes", {"nodes": [node]}), 422, "invalid", pointer)
-    refused(await post(world, "", {"nodes": [node]}), 422, "invalid", pointer)
+async def test_b21_to_b27_nodes_that_cannot_be(world: DagWorld, dag: str) -> None:
+    for node, pointer in BAD_NODES:
+        refused(await post(world, f"/{dag}/nodes", {"nodes": [node]}), 422, "invalid", pointer)
+        refused(await post(world, "", {"nodes": [node]}), 422, "invalid", pointer)
 
 
 async def test_b21_half_a_surrogate_pair_is_422(world: DagWorld, dag: str) -> None:
@@ -178,9 +177,8 @@ async def test_b21_half_a_surrogate_pair_is_422(world: DagWorld, dag: str) -> No
     refused(await post(world, f"/{dag}/nodes", body), 422, "invalid")
 
 
-@pytest.mark.parametrize(
-    ("body", "pointer"),
-    [
+async def test_b23_dags_that_cannot_be(world: DagWorld, dag: str) -> None:
+    for body, pointer in (
         ({"name": ""}, "/name"),
         ({"key": "x" * 1_025}, "/key"),
         ({"name": "x" * 201}, "/name"),
@@ -193,11 +191,8 @@ async def test_b21_half_a_surrogate_pair_is_422(world: DagWorld, dag: str) -> No
         ({"state": "running"}, "/state"),
         ({"nodes": [NODE] * 1_001}, "/nodes"),
         ({"dependencies": [{"upstream": "a", "downstream": "b"}] * 1_001}, "/dependencies"),
-    ],
-    ids=str,
-)
-async def test_b23_dags_that_cannot_be(world: DagWorld, dag: str, body: dict[str, Any], pointer: str) -> None:
-    refused(await post(world, "", body), 422, "invalid", pointer)
+    ):
+        refused(await post(world, "", body), 422, "invalid", pointer)
 
 
 async def test_b43_empty_and_overlong_batches(world: DagWorld, dag: str) -> None:
@@ -276,14 +271,13 @@ async def test_b11_cursors_of_other_lists_are_422(world: DagWorld, dag: str) -> 
         refused(await world.http.get(BASE + path), 422, "invalid", "/cursor")
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "cursor=", "cursor=-1", "cursor=AAAA"])
-async def test_b11_b45_the_list_of_shards_is_a_list_like_others(world: DagWorld, query: str) -> None:
-    refused(await world.http.get(f"/v1/shards?{query}"), 422, "invalid")
+async def test_b11_b45_the_list_of_shards_is_a_list_like_others(world: DagWorld) -> None:
+    for query in ("limit=0", "limit=1001", "limit=x", "cursor=", "cursor=-1", "cursor=AAAA"):
+        refused(await world.http.get(f"/v1/shards?{query}"), 422, "invalid")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+async def test_b45_parameters_that_cannot_be(world: DagWorld, dag: str) -> None:
+    for path in (
         "?limit=0",
         "?limit=1001",
         "?limit=x",
@@ -299,10 +293,8 @@ async def test_b11_b45_the_list_of_shards_is_a_list_like_others(world: DagWorld,
         "/{dag}/node?key=a%00",
         "/{dag}/node/inputs?key=%00",
         "/{dag}/events?after=x",
-    ],
-)
-async def test_b45_parameters_that_cannot_be(world: DagWorld, dag: str, path: str) -> None:
-    refused(await world.http.get(BASE + path.replace("{dag}", dag)), 422, "invalid")
+    ):
+        refused(await world.http.get(BASE + path.replace("{dag}", dag)), 422, "invalid")
 
 
 async def test_a_node_that_is_not_there_is_404(world: DagWorld, dag: str) -> None:

@@ -9,6 +9,10 @@ TIMER: dict[str, Any] = {"key": "t", "topic": None, "timer": {"delay_s": 0}}
 AFTER: dict[str, Any] = {"key": "b", "upstream": ["t"]}
 SCHEDULE = "/v1/namespaces/default/schedules/s"
 PAST = "now() - interval '1 s'"
+EMPTIED = """
+DELETE FROM schedule; DELETE FROM tick; DELETE FROM waiting_slot; DELETE FROM schedule_run;
+UPDATE dag SET state = 'cancelled' WHERE state = 'running'; DELETE FROM dag
+"""
 
 
 async def fires(actor: Actor) -> None:
@@ -91,10 +95,7 @@ async def slots_race(scene: Scene, other: Any, allowed: dict[Any, list[tuple[int
 
     async def begin() -> list[Any]:
         await scene.clear()
-        for table in ("schedule", "tick", "waiting_slot", "schedule_run"):
-            await scene.watcher.execute(f"DELETE FROM {table}")
-        await scene.watcher.execute("UPDATE dag SET state = 'cancelled' WHERE state = 'running'")
-        await scene.watcher.execute("DELETE FROM dag")
+        await scene.watcher.execute(EMPTIED)
         made = await scene.world.http.put(SCHEDULE, json=body)
         assert made.status_code == 201, made.text
         await scene.watcher.execute(f"UPDATE schedule SET next_at = {PAST}, look_at = {PAST}")

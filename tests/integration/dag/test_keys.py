@@ -118,12 +118,12 @@ async def test_only_a_key_is_unique(world: DagWorld) -> None:
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/unique")
 
 
-@pytest.mark.parametrize(("method", "path"), named(DAG))
-async def test_no_call_ignores_a_parameter(world: DagWorld, method: str, path: str) -> None:
+async def test_no_call_ignores_a_parameter(world: DagWorld) -> None:
     for app in (world.app, world.app.state.hot):
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            assert "/surprise" in await refusal(client, method, path, "surprise=1")
+            for method, path in named(DAG):
+                assert "/surprise" in await refusal(client, method, path, "surprise=1"), (method, path)
 
 
 async def test_a_misspelt_filter_lists_nothing(world: DagWorld) -> None:

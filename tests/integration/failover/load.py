@@ -21,7 +21,7 @@ PROGRESS_S = 120.0
 DAG_S = 20.0
 BACKLOG = 200
 # Between two calls of a sender: what a fault finds under way counts, not how much the machine can do.
-PAUSE_S = 0.1
+PAUSE_S = 0.25
 # A call waits at most 2 s for a connection, 2 s more for a new one and 3 s for its statement.
 ANSWER_S = 30.0
 # Each node waits for these.
@@ -152,7 +152,7 @@ class Load:
             for shard in range(SHARDS):
                 self._tasks.append(asyncio.create_task(self._send(tenant, client, shard)))
                 self._tasks.append(asyncio.create_task(self._build(tenant, client, shard)))
-            self._working += [asyncio.create_task(self._work(tenant, client)) for _ in range(3)]
+            self._working += [asyncio.create_task(self._work(tenant, client)) for _ in range(2)]
         try:
             yield self
         finally:

@@ -23,7 +23,7 @@ from tests.support.databases import Database, Databases
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
 
-STEPS = 4
+STEPS = 3
 # Of what is wrong: longer than any deadline of a statement, a lock or a connection.
 SICK_S = 4.0
 DELAY_S = 0.3
