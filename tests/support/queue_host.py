@@ -80,6 +80,8 @@ class ShardClock:
 
     async def reset(self) -> None:
         """Show the machine's time again."""
+        if self.ahead_s == 0.0 and self.frozen_s is None:
+            return
         self.ahead_s, self.frozen_s = 0.0, None
         await self.connection.execute("UPDATE public.test_clock SET ahead_s = 0, frozen = NULL")
 

@@ -42,7 +42,6 @@ _IMPORTED = (
 )
 _POLL_S = 0.01
 _PDEATHSIG = 1
-_COVERED = "COVERAGE_PROCESS_START"
 
 
 def words_of(argv: Sequence[str]) -> list[str]:
@@ -177,7 +176,7 @@ def popen(argv: Sequence[str], **options: Any) -> Any:
     """In place of `subprocess.Popen` of the launcher: our modules are forked, everything else is started."""
     words = words_of(argv)
     log = options.get("stdout")
-    if not words or log is None or options.get("user") or _COVERED in os.environ:
+    if not words or log is None or options.get("user") or _is_measured():
         return subprocess.Popen(argv, **options)
     return zygotes.fork(
         words,
@@ -191,7 +190,7 @@ def popen(argv: Sequence[str], **options: Any) -> Any:
 async def run_module(*argv: str, env: Mapping[str, str], timeout_s: float) -> tuple[int, str, str]:
     """Run `python -m` with these words to its end, in a process: its exit code, output and errors."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        if _COVERED in os.environ:
+        if _is_measured():
             process: Any = subprocess.Popen(
                 [sys.executable, "-m", *argv], env=env, cwd=ROOT, stdout=out, stderr=err
             )
@@ -206,6 +205,11 @@ async def run_module(*argv: str, env: Mapping[str, str], timeout_s: float) -> tu
         for file in (out, err):
             file.seek(0)
         return process.returncode, out.read().decode(), err.read().decode()
+
+
+def _is_measured() -> bool:
+    """Lines of processes are counted: who is forked would not tell of them."""
+    return any(name.startswith("COVERAGE_PROCESS") for name in os.environ)
 
 
 def _orphan_signal(argv: Sequence[str]) -> int:
