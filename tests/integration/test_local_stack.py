@@ -169,30 +169,26 @@ async def test_two_launchers_do_not_share_a_directory(running: Launcher) -> None
     assert running.pids() == pids and all(map(is_running, pids))
 
 
-async def test_the_number_of_shards_is_decided_once(launcher: Launcher) -> None:
-    await launcher.start("--queue-shards", "2", "--dag-shards", "1")
-    async with httpx.AsyncClient() as client:
-        shards = (await client.get(f"{launcher.queue_url}/v1/shards")).json()["items"]
-    await launcher.stop()
+async def test_a_fresh_start_deletes_what_was_there_and_the_number_of_shards_is_decided_once(
+    mortal: Launcher,
+) -> None:
+    await enqueue(mortal, "forgotten")
+    kept = mortal.data_dir / "not-ours"
+    kept.write_text("stays")
+    await mortal.stop()
 
+    await mortal.start("--fresh", "--queue-shards", "2", "--dag-shards", "1")
+
+    assert await payloads(mortal) == set()
+    assert kept.read_text() == "stays"
+    async with httpx.AsyncClient() as client:
+        shards = (await client.get(f"{mortal.queue_url}/v1/shards")).json()["items"]
+    await mortal.stop()
     assert sorted(shard["shard"] for shard in shards) == [0, 1]
-    code, errors = await launcher.fail("--queue-shards", "3")
+    code, errors = await mortal.fail("--queue-shards", "3")
     assert code == 1
     assert errors.count("\n") == 1
     assert "2 queue shards, not 3" in errors
-
-
-async def test_a_fresh_start_deletes_what_was_there(launcher: Launcher) -> None:
-    await launcher.start(*SMALL)
-    await enqueue(launcher, "forgotten")
-    kept = launcher.data_dir / "not-ours"
-    kept.write_text("stays")
-    await launcher.stop()
-
-    await launcher.start("--fresh", *SMALL)
-
-    assert await payloads(launcher) == set()
-    assert kept.read_text() == "stays"
 
 
 def test_the_dag_token_is_for_its_owner_only(running: Launcher) -> None:
