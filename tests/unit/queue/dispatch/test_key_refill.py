@@ -149,6 +149,7 @@ class Process:
 
 @pytest.fixture
 async def process() -> AsyncIterator[Process]:
+    gc.freeze()  # what others have left is not looked through
     unseen: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unseen.append(context))
     made = Process()
