@@ -40,9 +40,9 @@ class Served(NamedTuple):
     ended: asyncio.Task[None]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 async def edge_database(databases: Databases) -> AsyncIterator[Database]:
-    """One shard for all that look at the edge alone."""
+    """One shard is enough for who looks at the edge."""
     made = await databases.create(queue_shards=1, dag_shards=1)
     yield made
     await databases.drop(made)
