@@ -7,7 +7,7 @@ from tests.mutations.model import Mutation
 
 _ITEMS = "services/queue/store/sql/items.sql"
 _FOLD_COMPLETIONS = "migrations/queue/functions/fold_completions.sql"
-_HAND_COMPLETIONS = "migrations/queue/functions/hand_completions.sql"
+_EMIT_COMPLETIONS = "migrations/queue/functions/emit_completions.sql"
 _REVIVE_HERE = "migrations/queue/functions/revive_here.sql"
 _HAND_ARRIVED = "migrations/queue/functions/hand_arrived.sql"
 _TELL_ACKED = "migrations/queue/functions/tell_acked.sql"
@@ -38,7 +38,7 @@ MUTATIONS = (
     Mutation(
         "handing-paused-completions",
         "nothing of a paused topic is handed over by an ack",
-        _HAND_COMPLETIONS,
+        _EMIT_COMPLETIONS,
         "WHERE o.topic_id <> ALL (ARRAY(SELECT topic.topic_id FROM topic WHERE paused))",
         "WHERE true",
         (f"{_HANDED}::test_nothing_of_a_paused_topic_is_handed_over",),

@@ -1,8 +1,14 @@
--- The one emitter: every end of an item that asked for it becomes a completion item on the same shard.
+-- The one emitter: every end of an item that asked for it becomes a completion item on the same shard. Calls that wait
+-- are offers: each takes up to `items_max` of a topic for `wanted_s` (0: the item's own time), of no more than
+-- `offer_bytes_max` bytes together, one item at least. What nobody waits for goes to ready.
 CREATE OR REPLACE FUNCTION emit_completions(
     item_ids uuid[], topic_ids int[], ack_topic_ids int[], outcomes text[], attempt_numbers int[],
-    outputs text[], errors text[], contexts text[])
-RETURNS TABLE (o_topic_id int, o_deliver_at timestamptz, o_id uuid) LANGUAGE plpgsql VOLATILE STRICT AS $$
+    outputs text[], errors text[], contexts text[],
+    offer_topic_ids int[] = '{}', offer_tokens uuid[] = '{}', offer_lease_ss float8[] = '{}',
+    offer_maxima int[] = '{}', offer_workers text[] = '{}', offer_bytes_max bigint = 0)
+RETURNS TABLE (
+    o_topic_id int, o_deliver_at timestamptz, o_id uuid, o_token uuid, o_lease_until timestamptz, o_payload text)
+LANGUAGE plpgsql VOLATILE STRICT AS $$
 DECLARE
     at timestamptz := shard_now();
     finished_at text := to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
@@ -29,10 +35,36 @@ BEGIN
         FROM ends
         CROSS JOIN LATERAL (SELECT namespace_id FROM topic WHERE topic.topic_id = ends.ack_topic_id OFFSET 0) AS a
         CROSS JOIN LATERAL (SELECT name FROM topic WHERE topic.topic_id = ends.topic_id OFFSET 0) AS t
-        RETURNING item.topic_id, octet_length(item.payload) AS bytes),
+        RETURNING item.id, item.namespace_id, item.topic_id, item.lease_s, octet_length(item.payload) AS bytes,
+            CASE WHEN item.topic_id = ANY (offer_topic_ids) THEN item.payload END AS payload),
+    handed AS MATERIALIZED (
+        SELECT x.id, x.namespace_id, x.topic_id, o.token, o.worker,
+            at + make_interval(secs => coalesce(nullif(o.wanted_s, 0), x.lease_s)) AS lease_until
+        FROM unnest(offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers)
+            AS o(topic_id, token, wanted_s, items_max, worker)
+        CROSS JOIN LATERAL (
+            SELECT row_number() OVER best AS nth, sum(inserted.bytes + 500) OVER best AS bytes_so_far,
+                inserted.id, inserted.namespace_id, inserted.topic_id, inserted.lease_s
+            FROM inserted WHERE inserted.topic_id = o.topic_id
+            WINDOW best AS (ORDER BY inserted.id ROWS UNBOUNDED PRECEDING) ORDER BY inserted.id LIMIT o.items_max) AS x
+        WHERE o.topic_id <> ALL (ARRAY(SELECT topic.topic_id FROM topic WHERE paused))
+            AND (x.nth = 1 OR x.bytes_so_far <= offer_bytes_max)),
+    leased AS (
+        INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker)
+        SELECT handed.token, handed.lease_until, handed.namespace_id, handed.topic_id, array_agg(handed.id),
+            handed.worker
+        FROM handed
+        GROUP BY handed.token, handed.lease_until, handed.namespace_id, handed.topic_id, handed.worker),
+    to_ready AS (
+        INSERT INTO ready SELECT inserted.topic_id, 0, at, inserted.id FROM inserted
+        WHERE NOT EXISTS (SELECT FROM handed WHERE handed.id = inserted.id)),
     counted AS (
         INSERT INTO stat_delta
-        SELECT inserted.topic_id, count(*), 0, 0, 0, 0, sum(inserted.bytes) FROM inserted GROUP BY inserted.topic_id)
-    INSERT INTO ready SELECT ends.ack_topic_id, 0, at, ends.new_id FROM ends
-    RETURNING ready.topic_id, ready.deliver_at, ready.id;
+        SELECT inserted.topic_id, count(*) - x.handed, 0, x.handed, 0, 0, sum(inserted.bytes)
+        FROM inserted CROSS JOIN LATERAL (SELECT count(*) AS handed FROM handed
+        WHERE handed.topic_id = inserted.topic_id) AS x
+        GROUP BY inserted.topic_id, x.handed)
+    SELECT inserted.topic_id, at, inserted.id, handed.token, handed.lease_until, CASE WHEN handed.id IS NOT NULL
+        THEN inserted.payload END
+    FROM inserted LEFT JOIN handed ON handed.id = inserted.id;
 END $$;

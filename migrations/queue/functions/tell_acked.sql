@@ -43,18 +43,10 @@ BEGIN
     END IF;
     outcomes := array_fill('acked'::text, ARRAY[cardinality(item_ids)]);
     errors := array_fill(NULL::text, ARRAY[cardinality(item_ids)]);
-    IF cardinality(offer_topic_ids) = 0 THEN
-        RETURN QUERY
-        SELECT e.o_topic_id, 0, e.o_deliver_at, e.o_id, false, true, NULL::uuid, NULL::timestamptz, NULL::text,
-            NULL::text, NULL::text, NULL::text, 1, e.o_deliver_at, false, NULL::text
-        FROM emit_completions(
-            item_ids, topic_ids, ack_topic_ids, outcomes, attempt_numbers, outputs, errors, contexts) AS e;
-    ELSE
-        RETURN QUERY
-        SELECT e.o_topic_id, 0, e.o_deliver_at, e.o_id, false, true, e.o_token, e.o_lease_until, e.o_payload,
-            NULL::text, NULL::text, NULL::text, 1, e.o_deliver_at, false, NULL::text
-        FROM hand_completions(
-            item_ids, topic_ids, ack_topic_ids, outcomes, attempt_numbers, outputs, errors, contexts,
-            offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max) AS e;
-    END IF;
+    RETURN QUERY
+    SELECT e.o_topic_id, 0, e.o_deliver_at, e.o_id, false, true, e.o_token, e.o_lease_until, e.o_payload,
+        NULL::text, NULL::text, NULL::text, 1, e.o_deliver_at, false, NULL::text
+    FROM emit_completions(
+        item_ids, topic_ids, ack_topic_ids, outcomes, attempt_numbers, outputs, errors, contexts,
+        offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max) AS e;
 END $$;
