@@ -32,7 +32,7 @@ def test_every_setting_stands_in_operations_with_its_default(settings: type[Base
 def test_every_setting_is_read_somewhere(settings: type[BaseSettings]) -> None:
     paths = [path for folder in ("services", "shared") for path in (ROOT / folder).rglob("*.py")]
     code = "\n".join(path.read_text() for path in paths)
-    read = set(re.findall(r"\b(?:settings|bounds|self)(?=\.(\w+))", code))
+    read = set(re.findall(r"(?:settings|bounds|self)(?=\.(\w+))", code))
     assert [name for name in settings.model_fields if name not in read] == []
 
 
