@@ -9,7 +9,7 @@ from playwright.async_api import Browser
 
 from tests.support import console
 from tests.support.console import Site
-from tests.support.databases import Database, Databases
+from tests.support.databases import Database
 from tests.support.shard_world import in_process
 
 
@@ -19,14 +19,6 @@ async def browser() -> AsyncIterator[Browser]:
         pytest.skip("no Chromium here: apt-get install chromium, or name one with HEADGATE_CHROMIUM")
     async with console.browser() as found:
         yield found
-
-
-@pytest.fixture
-async def database(databases: Databases) -> AsyncIterator[Database]:
-    """Two shards of each service are enough for a list of them."""
-    made = await databases.create(queue_shards=2, dag_shards=2)
-    yield made
-    await databases.drop(made)
 
 
 @pytest.fixture
