@@ -174,7 +174,9 @@ zygotes = Zygotes()
 
 def popen(argv: Sequence[str], **options: Any) -> Any:
     """In place of `subprocess.Popen` of the launcher: our modules are forked, everything else is started."""
-    words = words_of(argv)
+    words = (
+        words_of(argv) if Path(options.get("cwd") or ".").resolve() == ROOT else []
+    )  # another tree has other code
     log = options.get("stdout")
     if not words or log is None or options.get("user") or _is_measured():
         return subprocess.Popen(argv, **options)
