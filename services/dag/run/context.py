@@ -218,8 +218,8 @@ class Context:
             self._tell(shard, settlement)
         return result
 
-    def turned(self, shard: Shard, dag_id: str, watch: Watch) -> None:
-        """A statement has written a run's turn: who follows it is told, but for who has sent it."""
+    def turned(self, shard: Shard, dag_id: str, watch: Watch | None = None) -> None:
+        """A statement has written a run's events: who follows it is told, but for who has sent them."""
         if self.news.hearers > 1:
             self.news.tell([of_run(dag_id)])
         self.watches.told(shard.number, dag_id, but=watch)

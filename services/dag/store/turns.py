@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
 
 from services.dag.model import DagNo, NewNode
 from services.dag.store.dags import SQL
 from services.dag.store.runs import StoredEvent
+from shared.ids import ShardNo
 from shared.shards.shard_map import Shard
 
 
@@ -146,6 +147,50 @@ async def take_turns(
             events.setdefault(place, []).append(StoredEvent(*row))
             taken[place - 1] = TakenTurn(dag_no, next_n, events[place], events[place][-1].event < last_event)
     return taken
+
+
+class TakenSignal(NamedTuple):
+    """Whether a signal was new; and, if so, its run, its decider's generation and item's id, and that item as the
+    node keeps it, where it was parked and is to be delivered now."""
+
+    is_new: bool
+    dag_no: DagNo
+    dag_id: str
+    generation: int
+    item_id: str
+    item: str | None
+
+
+async def take_signal(
+    shard: Shard,
+    namespace: str,
+    workflow_id: str,
+    *,
+    name: str,
+    signal_id: str,
+    data: str,
+    asks: bool,
+    unread_max: int,
+    id_age_s: float,
+    taking: Iterable[ShardNo] | None,
+    overdue_s: float,
+) -> TakenSignal | None:
+    """Tell a run a signal; None where it is to be taken otherwise, and nothing was done. Its decider's item may be
+    of the queue's shards that are `taking` items."""
+    row = await shard.pool.row(
+        SQL.take_signal,
+        namespace=namespace,
+        workflow_id=workflow_id,
+        name=name,
+        id=signal_id,
+        data=data,
+        asks=asks,
+        unread_max=unread_max,
+        id_age_s=id_age_s,
+        tails=None if taking is None else [f"{number:03x}" for number in taking],
+        overdue_s=overdue_s,
+    )
+    return None if row is None else TakenSignal(*row)
 
 
 def _places(nodes: Sequence[NewNode | None]) -> Iterator[int | None]:

@@ -9,14 +9,18 @@ from typing import TypeVar
 from services.dag import store
 from services.dag.build import run_spec
 from services.dag.errors import DagCancelling, SignalsFull, WorkflowFinished
-from services.dag.model import Dag, Parent, Send
+from services.dag.model import DECIDER, NODE_BITS, Dag, Item, NodeNo, Parent, Send
 from services.dag.run import deciders, run_ends, unarchive
 from services.dag.run.context import Context
 from services.dag.run.control import Controller
 from services.dag.run.decisions import Settlement
 from services.dag.store.runs import Run
+from services.dag.store.turns import TakenSignal
 from services.dag.workflows.values import Signal, signal_data
+from shared.crash import crash_point
 from shared.errors import NotFound, ShardUnavailable, invalid
+from shared.fallback import Fallback
+from shared.metrics import RELEASED
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
@@ -44,6 +48,41 @@ class RunControl:
             WorkflowFinished: the run is over.
             SignalsFull: it has as many unread signals as it may.
         """
+        shard = run_spec.home_of(self._context.shards, namespace, workflow_id)
+        home = self._context.home(shard)
+        taken = await store.turns.take_signal(
+            shard,
+            namespace,
+            workflow_id,
+            name=signal.name,
+            signal_id=signal.id,
+            data=signal_data(signal),
+            asks=signal.asks,
+            unread_max=self._settings.unread_signals_max,
+            id_age_s=self._settings.id_window_s / 4,
+            taking=None if home is None else home.taking,
+            overdue_s=self._settings.overdue_s,
+        )
+        if taken is None:
+            Fallback("run_state").counted("run_signal")
+            return await self._signal(namespace, workflow_id, signal)
+        if taken.is_new:
+            self._tell(shard, namespace, taken)
+        return taken.is_new
+
+    def _tell(self, shard: Shard, namespace: str, taken: TakenSignal) -> None:
+        """A signal is committed: a decider that was parked is delivered, who follows the run is told."""
+        if taken.item is not None:
+            no = NodeNo(taken.dag_no << NODE_BITS)
+            item = Item(taken.dag_id, DECIDER, taken.item)
+            send = Send(no, taken.generation, "enqueue", taken.item_id, namespace, item=item)
+            crash_point("after_commit_before_relay")
+            self._context.dispatch(shard, [send])
+            RELEASED.labels(shard.number).inc()
+        self._context.turned(shard, taken.dag_id)
+
+    async def _signal(self, namespace: str, workflow_id: str, signal: Signal) -> bool:
+        """By the long way, which says what is wrong."""
 
         async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> bool:
             limit = self._settings.unread_signals_max

@@ -181,3 +181,76 @@ async def test_what_is_not_as_simple_is_left_to_the_long_way(
     await asyncio.gather(call, return_exceptions=True)
     assert counted.get() == before + 1
     await runs.close()
+
+
+DECIDER = """
+SELECT state, generation, enqueued, attempts, released_at IS NOT NULL AS is_released, finished_at,
+    (SELECT array_agg((name, sent)::text ORDER BY name) FROM signal_count WHERE dag_no = node.dag_no) AS counted,
+    (SELECT array_agg((id, asks)::text ORDER BY id) FROM signal_id WHERE dag_no = node.dag_no) AS ids
+FROM node WHERE key = 'decider' AND dag_no = (SELECT dag_no FROM run WHERE workflow_id = $1)
+"""
+
+
+@pytest.mark.parametrize("is_parked", [True, False])
+async def test_both_ways_take_the_same_signals(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch, *, is_parked: bool
+) -> None:
+    """The first wakes a run that is parked; what comes again adds nothing."""
+    found = []
+    for name in ("plain", "whole"):
+        if name == "whole":
+            monkeypatch.setattr(plain_turns.store.turns, "take_signal", _none)
+        runs = DagRuns(world)
+        runs.id = name
+        await runs.start()
+        lease = lease_of(runs)
+        if is_parked:
+            assert (await runs.turn(lease, Turn(lease.generation, lease.secret, 1, 1, 1))).parked
+        world.queue.end(world.queue.item_of("decider", lease.generation), "acked")
+        run = runs.client.workflows.get(name)
+        told = [(await run.signal("go", {"n": n}, id=f"s{n}")).status for n in (1, 2, 1)]
+        told.append((await run.update("ask", 1, id="u")).status)
+        [row] = await world.rows(STANDING, name)
+        [decider] = await world.rows(DECIDER, name)
+        found.append((told, dict(row), dict(decider)))
+        await world.settle()
+        await world.audit(runs.dag)
+        assert len([each for each in world.queue.ready(runs.topic) if each.generation == 2]) == 1
+        await run.terminate()
+        await world.settle()
+        world.queue.forget()
+        await runs.close()
+    assert found[0] == found[1]
+
+
+async def _none(*_: Any, **__: Any) -> None:
+    """It is to be taken otherwise."""
+
+
+@pytest.mark.parametrize("why", ["paused", "full", "old item", "over"])
+async def test_a_signal_that_is_not_as_simple_is_left_to_the_long_way(
+    world: DagWorld, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = DagRuns(world)
+    await runs.start()
+    lease = lease_of(runs)
+    run = runs.client.workflows.get(runs.id)
+    assert (await runs.turn(lease, Turn(lease.generation, lease.secret, 1, 1, 1))).parked
+    match why:
+        case "paused":
+            await run.pause()
+        case "full":
+            monkeypatch.setitem(world.settings.__dict__, "unread_signals_max", 0)
+        case "old item":
+            monkeypatch.setitem(world.settings.__dict__, "id_window_s", -4.0)
+        case "over":
+            await run.terminate()
+    counted = FALLBACKS.labels("run_signal", "run_state")._value
+    before = counted.get()
+    answer = await world.http.post(f"/v1/namespaces/default/workflows/{runs.id}/signals", json={"name": "go"})
+    assert counted.get() == before + 1
+    assert answer.status_code == {"paused": 202, "full": 429, "old item": 202, "over": 409}[why], answer.text
+    [decider] = await world.rows(DECIDER, runs.id)
+    states = {"paused": "blocked", "full": "blocked", "old item": "released", "over": "cancelled"}
+    assert decider["state"] == states[why]
+    await runs.close()

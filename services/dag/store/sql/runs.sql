@@ -156,6 +156,9 @@ UPDATE run SET signals = signals + 1, last_event = last_event + 1, last_told = l
 WHERE dag_no = $1 AND EXISTS (SELECT FROM counted)
 RETURNING last_event;
 
+-- name: take_signal(namespace, workflow_id, name, id, data, asks, unread_max, id_age_s, tails, overdue_s)
+SELECT * FROM take_signal($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+
 -- name: answer_updates(dag_no, ids, answers)
 -- Those that nobody has answered yet; how many of them the run was sent at all.
 WITH found AS MATERIALIZED (
