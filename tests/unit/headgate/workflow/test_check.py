@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headgate import Workflow
+from headgate._calls.elements import Listing
 from headgate._cli import program as cli
 from headgate._cli import runs
 from headgate.testing import simulate
@@ -57,9 +58,9 @@ class Open:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def list(self, *, type: str, state: str, limit: int) -> list[Any]:
+    def list(self, *, type: str, state: str, limit: int) -> Listing[Any]:
         assert (type, state) == ("order", "running")
-        return [SimpleNamespace(id=id) for id in list(self._histories)[:limit]]
+        return Listing(SimpleNamespace(id=id) for id in list(self._histories)[:limit])
 
     def get(self, id: str) -> Any:
         return SimpleNamespace(history=lambda: self._histories[id])
