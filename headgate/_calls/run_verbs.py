@@ -22,6 +22,7 @@ PAUSE = Verb("dag", "POST", _WORKFLOW + "/pause", safe=True)
 RESUME = Verb("dag", "POST", _WORKFLOW + "/resume", safe=True)
 UPDATE = Verb("dag", "POST", _WORKFLOW + "/updates", safe=True)
 UPDATE_STATE = Verb("dag", "GET", _WORKFLOW + "/updates/{update}", safe=True)
+RESET = Verb("dag", "POST", _WORKFLOW + "/reset", safe=True)
 MOVE = Verb("dag", "POST", _WORKFLOW + "/move", safe=True)
 RUN_HISTORY = Verb("dag", "GET", _RUN + "/history", safe=True)
 # The same turn again is answered again.

@@ -75,18 +75,7 @@ def add_commands(add: Add) -> None:
     cancelling.add_argument("--version", metavar="VERSION", help="all of this version")
     cancelling.add_argument("--stuck", action="store_true", help="all whose code cannot go on")
     cancelling.add_argument("--reason", metavar="TEXT")
-    for name, run, about in (
-        ("terminate", terminate, "end a run"),
-        ("resume", resume, "go on with a run that is paused, stuck or has failed"),
-    ):
-        ending = add(name, run, about)
-        ending.add_argument("id")
-        ending.add_argument("--reason", metavar="TEXT")
-    moving = add("move", move, "let workers of another version go on with a run")
-    moving.add_argument("id")
-    pinned = moving.add_mutually_exclusive_group(required=True)
-    pinned.add_argument("version", nargs="?", metavar="VERSION")
-    pinned.add_argument("--unpin", action="store_true", help="workers of any version")
+    _add_verbs(add)
     counting = add("versions", versions, "open runs by the version of their code, and the workers that have it")
     counting.add_argument("type", nargs="?", metavar="TYPE")
     counting.add_argument(
@@ -98,6 +87,33 @@ def add_commands(add: Add) -> None:
     checking.add_argument("--sample", type=int, default=500, metavar="N", help="so many open runs (default 500)")
     checking.add_argument("--corpus", metavar="DIR", help="and the histories (*.json) that are kept there")
     checking.add_argument("--seeds", type=int, default=3, metavar="N", help="under so many hash seeds (default 3)")
+
+
+def _add_verbs(add: Add) -> None:
+    for name, run, about in (
+        ("terminate", terminate, "end a run"),
+        ("resume", resume, "go on with a run that is paused, stuck or has failed"),
+    ):
+        ending = add(name, run, about)
+        ending.add_argument("id")
+        ending.add_argument("--reason", metavar="TEXT")
+        if name == "resume":
+            ending.add_argument(
+                "--replace",
+                action="append",
+                default=[],
+                metavar="KEY=OUTPUT",
+                help="what its code is told in the place of what KEY came to (JSON or text); may be repeated",
+            )
+    going_back = add("reset", reset, "let a run's code go on from an earlier event of its history")
+    going_back.add_argument("id")
+    going_back.add_argument("event", type=int, metavar="EVENT", help="its number, as `history` shows it")
+    going_back.add_argument("--reason", metavar="TEXT")
+    moving = add("move", move, "let workers of another version go on with a run")
+    moving.add_argument("id")
+    pinned = moving.add_mutually_exclusive_group(required=True)
+    pinned.add_argument("version", nargs="?", metavar="VERSION")
+    pinned.add_argument("--unpin", action="store_true", help="workers of any version")
 
 
 def start(args: Args) -> int:
@@ -180,6 +196,24 @@ def _told_of_waiting() -> Iterator[None]:
         told.cancel()
 
 
+def resume(args: Args) -> int:
+    """workflow resume."""
+    outputs: dict[str, Any] = {}
+    for given in args.replace:
+        key, equals, output = given.partition("=")
+        if not (key and equals):
+            raise Invalid(f"--replace {given!r} is not KEY=OUTPUT, as card/charge#2='{{\"receipt\": 7}}'")
+        outputs[key] = commands.parsed(output)
+    with commands.client_of(args) as client:
+        return _show(args, client.workflows.get(args.id).resume(args.reason, outputs=outputs or None))
+
+
+def reset(args: Args) -> int:
+    """workflow reset."""
+    with commands.client_of(args) as client:
+        return _show(args, client.workflows.get(args.id).reset(args.event, args.reason))
+
+
 def move(args: Args) -> int:
     """workflow move."""
     with commands.client_of(args) as client:
@@ -227,7 +261,7 @@ def _verb(name: str) -> Callable[[Args], int]:
     return run
 
 
-terminate, pause, resume = map(_verb, ("terminate", "pause", "resume"))
+terminate, pause = map(_verb, ("terminate", "pause"))
 
 
 def cancel(args: Args) -> int:
@@ -278,6 +312,8 @@ def timeline_rows(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for event in events:
         kind, key, state = event["kind"], event.get("key", ""), event["state"]
+        if event.get("void"):
+            continue
         if kind in ("cancel", "publish"):
             key = f"{kind} {key}"
         row = found.setdefault(key or f"{kind} {state}", {"key": key or kind, "kind": kind, "made": event["at"]})

@@ -27,6 +27,8 @@ examples:
   headgate workflow signal order-17 approval '{"by": "ada"}'
   headgate workflow update order-17 address '"Rue 1"'   and what its code answers
   headgate workflow cancel --type order --version 2     all of them that run
+  headgate workflow resume order-17 --replace 'card/charge#1={"receipt": 7}'   with that in the place of its output
+  headgate workflow reset order-17 12                   its code goes on as when it was told of event 12
   headgate workflow move order-17 4                     workers of version 4 go on with it
   headgate workflow versions order                      which versions of its code open runs need
   headgate workflow history order-17 --to run.json      as `replay` takes it

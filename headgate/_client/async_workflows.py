@@ -214,11 +214,31 @@ class AsyncWorkflowHandle:
         """Release nothing more, until `resume`."""
         return await self._client._send(self._call(run_verbs.PAUSE, WorkflowRun.model_validate, body={}))
 
-    async def resume(self, reason: str | None = None) -> WorkflowRun:
-        """Go on with a paused run, or with one that is stuck or has failed, whose code was mended."""
-        return await self._client._send(
-            self._call(run_verbs.RESUME, WorkflowRun.model_validate, body=present(reason=reason))
-        )
+    async def resume(self, reason: str | None = None, *, outputs: Mapping[str, Any] | None = None) -> WorkflowRun:
+        """Go on with a paused run, or with one that is stuck or has failed, whose code was mended.
+
+        `outputs`: by their keys, what the code of a run that is stuck or has failed is told in the place of what
+        these calls, steps, graphs and children came to. What it asked for since the first of them is void, and is
+        asked for anew. The history keeps what was replaced; the same again changes nothing.
+
+        Raises:
+            Invalid: the run has asked for nothing of a key.
+            Conflict: it has not ended, or has no output; or the run is neither stuck nor failed.
+        """
+        body = present(reason=reason, outputs=None if outputs is None else dict(outputs))
+        return await self._client._send(self._call(run_verbs.RESUME, WorkflowRun.model_validate, body=body))
+
+    async def reset(self, event: int, reason: str | None = None, *, id: str | None = None) -> WorkflowRun:
+        """Let the run's code go on as when it was told of an event, whether the run is over or not. What it asked
+        for since is void: cancelled where it has not ended, and asked for anew under other keys. Signals stay. The
+        same `id` again changes nothing; one is made here, so that the call may be sent again.
+
+        Raises:
+            Invalid: its code was not told of that event.
+            Conflict: what a run that is over had not ended is still being cancelled.
+        """
+        body = {"event": event, "id": id or f"sdk-{uuid.uuid4().hex}", **present(reason=reason)}
+        return await self._client._send(self._call(run_verbs.RESET, WorkflowRun.model_validate, body=body))
 
     async def move(self, version: str | None) -> WorkflowRun:
         """Let workers of this version alone go on with the run, or, with None, workers of any. Whoever has it now

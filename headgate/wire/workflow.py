@@ -25,6 +25,7 @@ from headgate.wire.names import PathName, WorkflowType, WorkflowVersion, check_v
 # Of the text that a record shows of its command; longer than the SDK makes it, since bytes are not characters.
 SHOWN_CHARS_MAX: Final = 500
 EVENTS_MAX: Final = 2**53
+REPLACED_MAX: Final = 100
 CommandKind = Literal[
     "item", "sub", "child", "start", "send", "timer", "step", "marker", "cancel", "publish", "answer", "end"
 ]
@@ -64,6 +65,7 @@ class WorkflowRun(Response):
     seen: int = 0
     turn: int = 0
     last_event: int = 0
+    resets: int = 0
     parent: str | None = None
     continued_as: str | None = None
     started_at: datetime | None = None
@@ -130,6 +132,20 @@ class StartWorkflow(Request):
 
 class Reasoned(Request):
     reason: ErrorText | None = None
+
+
+class ResumeRun(Reasoned):
+    """`outputs`: of a run that has failed or is stuck, what its code is told in the place of what these calls,
+    steps, graphs and children came to, by their keys."""
+
+    outputs: Annotated[dict[Key, Json], Field(max_length=REPLACED_MAX)] = Field(default_factory=dict)
+
+
+class ResetRun(Reasoned):
+    """Code goes on as when it was told of `event`. The same `id` again changes nothing."""
+
+    event: Annotated[int, Field(ge=1, le=EVENTS_MAX)]
+    id: PathName | None = None
 
 
 class MoveRun(Request):
@@ -204,6 +220,8 @@ class RunEvent(Response):
     error: str | None = None
     data: Any = None
     after: int | None = None
+    reset: int | None = None
+    void: int | None = None
 
 
 class RunHistory(Response):

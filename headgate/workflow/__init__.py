@@ -11,14 +11,16 @@ This package is the core, without I/O: it imports nothing but the standard libra
 is a function of what it is given, `context` what code gets as `wf`, `replay` feeds events to code, collects what
 it asks for and compares that with the record; `completing` awaits in the order of ends;
 `ending` is how code has ended, `asked` what has not, `mailbox` the signals that wait, and
-`updates` those that are answered, `collector` looks for garbage later; `events` and `commands` are what goes in
-and out, `turns` is the commit that carries commands to the service; `lines` tells where in the code.
+`updates` those that are answered, `matching` compares with the record, `collector` looks for garbage later;
+`events` and `commands` are what goes in and out, `turns` is the commit that carries commands to the service;
+`lines` tells where in the code.
 `memory` is a run as the service keeps it, in
 memory; `simulation` and `mocks` are the tests of users on it; `guard` and `lint` find what does not replay;
 `driver` runs cores against the service, in `threads`; `errors`. docs/workflows.md has the events, the commands
 and the rules of a turn, exactly.
 """
 
+from headgate.workflow.asked import RunNode
 from headgate.workflow.commands import Command
 from headgate.workflow.context import Backoff, CallOptions, RunOptions, Workflow
 from headgate.workflow.errors import Mismatch, NodeFailed, Nondeterministic, Refused, TurnFailed
@@ -35,6 +37,7 @@ __all__ = [
     "Nondeterministic",
     "Refused",
     "Replay",
+    "RunNode",
     "RunOptions",
     "TurnFailed",
     "Workflow",

@@ -1,17 +1,27 @@
 """What code has asked for, until it ends."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from headgate.workflow.commands import Command
 from headgate.workflow.errors import NodeFailed
-from headgate.workflow.events import Event
 from headgate.workflow.guard import lifted
 from headgate.workflow.loop import TimerHandle
 
 # Makes a result of an output, which is one itself where there is none.
 Decoded = Callable[[Any], Any] | None
+
+
+class RunNode(NamedTuple):
+    """Something that a run has asked for: a task (`item`), graph (`sub`), child, timer, step, start or send; and
+    how far it is, as the run's code was told: `added`, succeeded, failed, cancelled or skipped."""
+
+    kind: str
+    state: str
+
+    @property
+    def ended(self) -> bool:
+        return self.state != "added"
 
 
 class Asked:
@@ -38,9 +48,3 @@ class Asked:
             with lifted():  # a type is read where it is first needed, which imports
                 return self.decoded(self.output)
         raise NodeFailed(self.key, self.state, self.error)
-
-
-def nearest(event: Event, made: Mapping[tuple[str, str], Command]) -> Command | None:
-    """What the code asks for in the place of what the history has."""
-    same_kind = [command for command in made.values() if command.kind == event.kind]
-    return next(iter(same_kind or made.values()), None)

@@ -23,6 +23,7 @@ from typing import (
 )
 from uuid import UUID
 
+from headgate.workflow.asked import RunNode
 from headgate.workflow.commands import Place, canonical
 from headgate.workflow.completing import AsCompleted
 from headgate.workflow.errors import Refused
@@ -338,6 +339,13 @@ class Workflow:
     def now(self) -> datetime:
         """The time of the event that the code runs after; it never goes back."""
         return self._run.now
+
+    @property
+    def nodes(self) -> dict[str, RunNode]:
+        """All that this run has asked for so far, in that order, by key (`card/charge#2`): of each its kind and
+        how far it is, as the code was told by now. So it is the same on every replay, and changes at awaits
+        only."""
+        return self._run.nodes
 
     def uuid(self) -> UUID:
         """A random UUID, the same on every replay."""

@@ -6,6 +6,7 @@ Exception
 TurnFailed              nothing of the turn is written: the run is stuck until the code is mended
 ├── Mismatch            the code asks for something else than the history has
 ├── Nondeterministic    two replays of one history differ, or code used the clock, chance or a file
+├── HistoryChanged      the run was reset since its code was told of this: it is to be replayed from its beginning
 ├── UnknownEvent        the history has an event that this version does not know
 ├── NeverYields         code ran for too long without awaiting anything
 └── TurnRefused         the service does not take what the code asks for: too large, or of a wrong shape
@@ -67,6 +68,12 @@ class Nondeterministic(TurnFailed):
     """The same history gave two answers, or the code looked at what is different each time."""
 
     code = "nondeterministic"
+
+
+class HistoryChanged(TurnFailed):
+    """The run was reset, or resumed with other outputs, from an event on that the code was told of."""
+
+    code = "history_changed"
 
 
 class UnknownEvent(TurnFailed):

@@ -11,6 +11,9 @@ NODES: Final = frozenset({"item", "sub", "child", "timer", "step", "send", "star
 # Records without an end of their own.
 RECORDS: Final = frozenset({"marker", "cancel", "publish", "answer", "end"})
 ENDS: Final = frozenset({"succeeded", "failed", "cancelled", "skipped"})
+# Of a run: code goes on from an earlier event, or with other outputs.
+RESET: Final = "reset"
+_UNTOLD: Final = frozenset({"added", RESET})
 
 
 class Event(NamedTuple):
@@ -20,10 +23,13 @@ class Event(NamedTuple):
     at: when, by the service's clock.
     kind, key: what changed: `run`, `signal`, one of `NODES` or of `RECORDS`.
     generation: which run of the node it is; 1 but for retries.
-    state: `added`, or how it ended; of the run: `started`, `cancel_requested`; of a signal: `received`.
+    state: `added`, or how it ended; of the run: `started`, `cancel_requested`, `reset`; of a signal: `received`.
     output, error: of an end.
     data: of a run's start its input and names, of a signal its name and data, of a record its fingerprint.
     after: on a record, the event whose code asked for this; None on what the code did not ask for.
+    reset: from this event on the run was reset, or resumed with other outputs, for the so many-th time: what code
+        asks for bears that number.
+    void: it holds no more, since the run's so many-th reset; code is not told of it.
     """
 
     event: int
@@ -36,6 +42,8 @@ class Event(NamedTuple):
     error: str | None = None
     data: Any = None
     after: int | None = None
+    reset: int | None = None
+    void: int | None = None
 
     @property
     def is_record(self) -> bool:
@@ -45,7 +53,7 @@ class Event(NamedTuple):
     @property
     def is_told(self) -> bool:
         """Whether code is told of it. A step that is written with its end is a record, and is told too."""
-        return self.kind not in RECORDS and self.state != "added"
+        return self.kind not in RECORDS and self.state not in _UNTOLD
 
     @property
     def fingerprint(self) -> str | None:
@@ -78,6 +86,8 @@ class Event(NamedTuple):
                 get("error"),
                 get("data"),
                 get("after"),
+                get("reset"),
+                get("void"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UnknownEvent(f"this is not an event of a run ({error!r}): {str(answer)[:200]}") from None
@@ -94,5 +104,5 @@ def markers_of(events: Iterable[Event]) -> dict[str, int]:
     return {
         event.key.removeprefix("marker:"): event.after
         for event in events
-        if event.kind == "marker" and event.after is not None
+        if event.kind == "marker" and event.after is not None and event.void is None
     }

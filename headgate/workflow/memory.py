@@ -41,6 +41,7 @@ class MemoryRun:
         self.next_input: Any = None
         self.stuck: Mapping[str, Any] | None = None
         self.stuck_attempts = 0
+        self.resets = 0
         self.published: dict[str, Any] = {}
         # Of updates, by their ids; None until code has answered.
         self.answers: dict[str, dict[str, Any] | None] = {}
@@ -119,6 +120,71 @@ class MemoryRun:
         """A stuck run goes on, with code that was mended."""
         self.stuck = None
         self._new_generation()
+
+    def reset(self, event: int, reason: str | None = None) -> None:
+        """Code goes on from an earlier event: what it asked for since is void, facts stay.
+
+        Raises:
+            ValueError: code is told of no such event.
+        """
+        told = [each.event for each in self.events() if each.is_told and each.void is None]
+        if event not in told:
+            raise ValueError(f"code is told of no event {event}")
+        self._rewrite(event, {"event": event, "reason": reason})
+
+    def replace(self, outputs: Mapping[str, Any]) -> None:
+        """A run that is stuck or has failed goes on with other outputs of what has ended.
+
+        Raises:
+            KeyError: nothing of this key has ended.
+        """
+        ends = {
+            each.key: each
+            for each in self.events()
+            if each.is_told and each.void is None and each.key in self.nodes
+        }
+        first = min(ends[key].event for key in outputs)
+        for key in outputs:
+            self._take_back(ends[key])
+        self._rewrite(first, {"event": first, "replaced": sorted(outputs)}, outputs)
+
+    def _take_back(self, end: Event) -> None:
+        """Nobody is told of this end any more. One that is its command's record too leaves that."""
+        self._change(end.event, void=self.resets + 1)
+        if end.after is not None:
+            self._change(end.event, void=None, state="added", output=None, error=None)
+            self._append(end.kind, end.key, end.state, output=end.output, error=end.error, void=self.resets + 1)
+
+    def _rewrite(self, first: int, data: dict[str, Any], outputs: Mapping[str, Any] | None = None) -> None:
+        self.resets += 1
+        number = self.resets
+        gone: set[str] = set()
+        for each in self.events():
+            if each.after is not None and each.after >= first and each.void is None:
+                self._change(each.event, void=number)
+                gone |= {each.key} if each.kind in NODES else set()
+                if each.kind == "marker":
+                    del self.markers[each.key.removeprefix("marker:")]
+        for each in self.events():
+            is_cancel = each.state == "cancel_requested" and each.event >= first
+            if each.void is None and each.after is None and (each.key in gone or is_cancel):
+                self._change(each.event, void=number)
+        for key in gone:
+            self.nodes[key]["state"] = "void"
+        self.running_steps -= gone
+        for key, output in (outputs or {}).items():
+            self.nodes[key]["state"] = "succeeded"
+            self._append(self.nodes[key]["kind"], key, "succeeded", output=output)
+        told = [each.event for each in self.events() if each.is_told and each.void is None]
+        self._change(min(each for each in told if each >= first), reset=number)
+        self._append("run", "", "reset", data={"reset": number, **data})
+        self.seen = min(self.seen, max((each for each in told if each < first), default=0))
+        self._last_told = max(told)
+        self.state, self.output, self.error, self.next_input, self.stuck = _UNFINISHED, None, None, None, None
+        self._new_generation()
+
+    def _change(self, event: int, **fields: Any) -> None:
+        self._lines[event - 1] = json.dumps(_parsed(self._lines[event - 1])._replace(**fields).body())
 
     def lose_item(self) -> None:
         """The decider's item ended, died or was lost without a turn that parked: it gets another."""
@@ -230,7 +296,7 @@ class MemoryRun:
     def _append(self, kind: str, key: str, state: str, **more: Any) -> Event:
         event = Event(len(self._lines) + 1, self.clock(), kind, key, state=state, **more)
         self._lines.append(json.dumps(event.body()))
-        if event.is_told:
+        if event.is_told and event.void is None:
             self._last_told = event.event
             if self.stuck is None:
                 self.parked = False

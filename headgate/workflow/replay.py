@@ -18,18 +18,20 @@ from asyncio import events as asyncio_events
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final
 
-from headgate.workflow.asked import Asked, Decoded, nearest
+from headgate.workflow.asked import Asked, Decoded, RunNode
 from headgate.workflow.collector import collector_paused
 from headgate.workflow.commands import Command, Place, canonical
 from headgate.workflow.context import TIMER, Workflow, refuse_outside
 from headgate.workflow.ending import end_of
-from headgate.workflow.errors import Mismatch, Nondeterministic, Refused, UnknownEvent
-from headgate.workflow.events import ENDS, NODES, RECORDS, Event
+from headgate.workflow.errors import HistoryChanged, Mismatch, Nondeterministic, Refused, UnknownEvent
+from headgate.workflow.events import ENDS, NODES, RECORDS, RESET, Event
 from headgate.workflow.lines import last_line, takes_input, user_place, where_waits
 from headgate.workflow.loop import TimerHandle, new_loop
 from headgate.workflow.mailbox import Mailbox, Told
+from headgate.workflow.matching import Made, Unrecorded
 from headgate.workflow.updates import Handler, Updates, Validator, answered
 
 SIGNAL: Final = "signal"
@@ -73,8 +75,10 @@ class Replay:
         self._cancel_told = False
         self._counts: dict[str, int] = {}
         self._asked: dict[str, Asked] = {}
-        self._made: dict[tuple[str, str], Command] = {}
-        self._unrecorded: dict[int, dict[tuple[str, str], Command]] = {}
+        self._made: Made = {}
+        self._unrecorded = Unrecorded()
+        self._reset = 0
+        self._nodes: dict[str, RunNode] = {}
         self._steps: dict[str, Command] = {}
         self._mailbox = Mailbox(self.loop.create_future)
         self.updates = Updates(self.loop, self._answer)
@@ -90,20 +94,26 @@ class Replay:
         if event.event <= self.last:
             raise UnknownEvent(f"event {event.event} came after event {self.last}")
         self.last = event.event
+        if event.void is not None:
+            return []
+        if event.kind == "run" and event.state == RESET:
+            self._check_unchanged(event)
+        if event.reset is not None:
+            self._reset = max(self._reset, event.reset)
         if event.after is not None:
-            self._match(event)
+            self._unrecorded.match(event, self.where)
         elif event.kind in RECORDS or (event.kind in NODES and event.state == "added"):
             raise UnknownEvent(f"event {event.event} ({event.describe()}) does not say which event it is `after`")
         if self.end is not None or not event.is_told:
             return []
         self.told = event.event
         self.told_count += 1
-        made: dict[tuple[str, str], Command] = {}
+        made: Made = {}
         self._made = made
         self._tell(event)
         self._run()
         if made:
-            self._unrecorded[event.event] = made
+            self._unrecorded.add(event.event, made)
         return list(made.values())
 
     def feed_all(self, events: Iterable[Event]) -> list[Command]:
@@ -124,15 +134,11 @@ class Replay:
         Raises:
             Mismatch: something asked for at an event up to `seen` is not in the history.
         """
-        for number, commands in self._unrecorded.items():
-            if number > self.seen:
-                break
-            for command in commands.values():
-                raise Mismatch(number, None, command.describe(), command.line)
+        self._unrecorded.check(self.seen)
 
     def unrecorded(self) -> list[Command]:
         """What was asked for and is not in the history as far as it was fed, in the order of asking."""
-        return [command for commands in self._unrecorded.values() for command in commands.values()]
+        return self._unrecorded.all()
 
     def learn(self, seen: int, markers: Mapping[str, int]) -> None:
         """What the service knows by now; to be told before the events of its answer."""
@@ -152,6 +158,12 @@ class Replay:
     def received(self) -> dict[str, int]:
         """How many signals of each name the code has received."""
         return self._mailbox.received
+
+    @property
+    def nodes(self) -> dict[str, RunNode]:
+        """All that was asked for, in that order, by key, as far as the code was told."""
+        self.check_in_task()
+        return dict(self._nodes)
 
     @property
     def is_replaying(self) -> bool:
@@ -174,24 +186,6 @@ class Replay:
         if self._main is None or self._main.done():
             return "the end of the workflow" if self._main else "before its first line"
         return where_waits(self._main.get_coro())
-
-    # Matching
-
-    def _match(self, event: Event) -> None:
-        assert event.after is not None
-        made = self._unrecorded.get(event.after, {})
-        command = made.get((event.kind, event.key))
-        if command is None:
-            if event.kind == "marker":
-                return  # of code that has been removed since; it meant nothing but the answer
-            other = nearest(event, made)
-            line = other.line if other else self.where()
-            raise Mismatch(event.after, event.describe(), other.describe() if other else None, line)
-        if event.fingerprint != command.fingerprint:
-            raise Mismatch(event.after, event.describe(), command.describe(), command.line)
-        del made[event.kind, event.key]
-        if not made:
-            del self._unrecorded[event.after]
 
     # What the code is told
 
@@ -242,6 +236,7 @@ class Replay:
             raise Mismatch(event.event, f"an end of {event.describe()}", None, self.where())
         self._steps.pop(event.key, None)
         asked.ended, asked.state, asked.output, asked.error = True, event.state, event.output, event.error
+        self._nodes[event.key] = _node(asked.kind, event.state)
         if not asked.forked:
             del self._asked[event.key]
         if asked.timer is not None and asked.timer.when is not None and event.state == "succeeded":
@@ -254,6 +249,12 @@ class Replay:
             if not waiter.done():
                 waiter.set_result(None)
         asked.waiters = []
+
+    def _check_unchanged(self, event: Event) -> None:
+        """Raises HistoryChanged where the code was told of what holds no more."""
+        data = _data_of(event)
+        if self.told >= data.get("event", 0) and self._reset < data.get("reset", 0):
+            raise HistoryChanged(f"the run was reset to event {data.get('event')}: replay it from its beginning")
 
     def _check_started(self, event: Event) -> "asyncio.Task[Any]":
         if self._main is None:
@@ -330,13 +331,14 @@ class Replay:
         compared: str | None = None,
     ) -> str:
         number = self._counts[base] = self._counts.get(base, 0) + 1
-        key = f"{base}#{number}"
+        key = f"{base}#{number}~{self._reset}" if self._reset else f"{base}#{number}"
         command = Command(kind, key, text, self.told, place, compared)
         command.call = call
         self._made[kind, key] = command
         if kind == "step":
             self._steps[key] = command
         self._asked[key] = Asked(kind, key, forked)
+        self._nodes[key] = _node(kind, "added")
         return key
 
     async def ask_and_wait(
@@ -385,7 +387,7 @@ class Replay:
             for waiter in asked.waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-            del self._made[asked.kind, key]
+            del self._made[asked.kind, key], self._nodes[key]
         else:
             self._made["cancel", key] = Command("cancel", key, "{}", self.told, place)
 
@@ -395,7 +397,7 @@ class Replay:
             return
         self._steps.pop(asked.key, None)
         if self._made.pop((asked.kind, asked.key), None) is not None:
-            del self._asked[asked.key]
+            del self._asked[asked.key], self._nodes[asked.key]
         else:
             self._made["cancel", asked.key] = Command("cancel", asked.key, "{}", self.told, place)
 
@@ -485,6 +487,11 @@ def _data_of(event: Event) -> Mapping[str, Any]:
     if not isinstance(event.data, dict):
         raise UnknownEvent(f"event {event.event} ({event.kind} {event.state}) has no `data`")
     return event.data
+
+
+@cache
+def _node(kind: str, state: str) -> RunNode:
+    return RunNode(kind, state)
 
 
 def _wake(waiter: "asyncio.Future[Any]") -> None:

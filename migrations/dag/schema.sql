@@ -155,7 +155,9 @@ CREATE TABLE event (
     output text,
     error text,
     data text,
-    after bigint
+    after bigint,
+    reset integer,
+    void integer
 )
 WITH (autovacuum_analyze_threshold='1000000');
 
@@ -394,6 +396,7 @@ CREATE TABLE run (
     output text,
     error text,
     continued_as uuid,
+    resets integer DEFAULT 0 NOT NULL,
     CONSTRAINT run_state CHECK ((state = ANY (ARRAY['running'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'continued'::text])))
 )
 WITH (fillfactor='50', autovacuum_analyze_threshold='1000000');
@@ -694,7 +697,11 @@ CREATE INDEX dag_live ON dag USING btree (state) WHERE (state = ANY (ARRAY['runn
 
 CREATE INDEX edge_down ON edge USING btree (down, up) WHERE (down IS NOT NULL);
 
+CREATE INDEX event_reset ON event USING btree (dag_no, key) WHERE ((kind = 'run'::text) AND (state = 'reset'::text));
+
 CREATE UNIQUE INDEX event_step ON event USING btree (dag_no, key) WHERE ((after IS NOT NULL) AND (kind = 'step'::text));
+
+CREATE INDEX event_void ON event USING btree (dag_no, key) WHERE ((void IS NOT NULL) AND (after IS NOT NULL));
 
 CREATE INDEX external_deadline ON external USING btree (deadline_at) WHERE ((deadline_at IS NOT NULL) AND (resolved_at IS NULL));
 

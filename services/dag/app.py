@@ -31,7 +31,7 @@ from services.dag.duties.relay import Relay
 from services.dag.duties.retention import Retention
 from services.dag.duties.slots import Slots
 from services.dag.duties.sweeper import Sweeper
-from services.dag.duties.timers import Timers
+from services.dag.duties.timers import SKIP_LOOK_S, Timers
 from services.dag.queue_client import HeadgateQueue, Queue
 from services.dag.read.samples import ShardSamples
 from services.dag.run.context import Context
@@ -108,7 +108,8 @@ class Loops:
         walks = self._walks[number] = self._loop("walks", shard, self.walker.step, wakers.walks)
         outbox = self._loop("outbox", shard, self.relay.step)
         sweeper = self._loop("sweeper", shard, self.sweeper.step)
-        timers = self._loop("timers", shard, self.timers.step, wakers.timers)
+        look_s = SKIP_LOOK_S if self._settings.skip_time else SELDOM_S
+        timers = self._loop("timers", shard, self.timers.step, wakers.timers, interval_s=look_s)
         slots = self._loop("slots", shard, self.slots.step, wakers.slots)
         woken = {"walks": walks, "outbox": outbox, "sweep": sweeper, "timers": timers, "slots": slots}
         poll = DutyPoll(context, shard, woken)

@@ -13,6 +13,7 @@ ServiceError
 ├── TurnLost              409   another generation of the decider, or another worker, goes on with the run
 ├── HistoryMismatch       409   a turn asks for what the run has otherwise
 ├── WorkflowFinished      409   the run has ended
+├── NotReplaceable        409   what a run has asked for cannot be given another output
 ├── IdInUse               409   the workflow's id may have no other run
 ├── SignalsFull           429   the run has as many unread signals as it may
 ├── Invalid
@@ -79,6 +80,10 @@ class HistoryMismatch(ServiceError):
 
 class WorkflowFinished(ServiceError):
     code, status, title = "workflow_finished", 409, "The run has ended"
+
+
+class NotReplaceable(ServiceError):
+    code, status, title = "not_replaceable", 409, "The output cannot be replaced"
 
 
 class IdInUse(ServiceError):

@@ -108,6 +108,8 @@ class DagSettings(EdgeSettings):
 
     # Timers that one transaction ends.
     timers_per_step_max: int = 500
+    # For tests: timers do not wait where nothing else runs.
+    skip_time: bool = False
     # Schedules of a namespace, ticks that are kept of each, and slots of its backfills that wait.
     namespace_schedules_max: int = 10_000
     schedule_ticks_max: int = 1_000

@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m servi
             dag_processes=options.dag_processes,
             with_services=not options.no_services,
             free_ports=options.free_ports,
+            skip_time=options.skip_time,
             postgres_options=VOLATILE if options.volatile else DURABLE,
         )
         asyncio.run(_run(settings, _as_json if options.output == "json" else _announcement))
@@ -84,6 +85,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--free-ports", action="store_true", help="take free ports for those that the environment does not name"
+    )
+    parser.add_argument(
+        "--skip-time", action="store_true", help="for tests: timers do not wait where nothing else runs"
     )
     parser.add_argument(
         "--volatile",

@@ -29,7 +29,8 @@ class LocalSettings:
     `queue_shards` and `dag_shards` are how many shards a new data directory gets; None takes what it has, or the
     default. Several processes of a service share its port. `loose_ports` are the fields of ports that nobody
     named: where one is taken, or with `free_ports`, a free one stands in. The shard maps and `redis_url` name
-    servers that run already; where one is empty, ours is started.
+    servers that run already; where one is empty, ours is started. With `skip_time` timers do not wait where
+    nothing else runs.
     """
 
     data_dir: Path = Path(".headgate/data")
@@ -49,6 +50,7 @@ class LocalSettings:
     redis_url: str = ""
     fresh: bool = False
     with_services: bool = True
+    skip_time: bool = False
     postgres_options: Mapping[str, str] = field(default_factory=lambda: DURABLE)
     ready_timeout_s: float = 60.0
 

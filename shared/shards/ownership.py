@@ -39,9 +39,10 @@ from shared.shards.shard_map import Shard, ShardMap
 SQL = load(Path(__file__).parent)
 
 SELDOM_S = 10.0
-# What this program understands of what a shard may hold; 1: timers, 2: runs of workflows. A shard whose owner
-# understands less refuses them, so that none comes into being while an older process looks after the shard.
-LEVEL = 2
+# What this program understands of what a shard may hold; 1: timers, 2: runs of workflows, 3: that these are reset.
+# A shard whose owner understands less refuses them, so that none comes into being while an older process looks
+# after the shard.
+LEVEL = 3
 # Of a lease: what an owner does not use of it, and for how long a member is one without a sign of life.
 _MARGIN = 0.1
 _MEMBER_SHARE = 0.9

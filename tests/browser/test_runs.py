@@ -162,6 +162,9 @@ async def test_verbs_of_runs(site: Site, client: AsyncClient, browser: Browser) 
         assert await opened.page.get_by_role("button", name="Terminate").count() == 0
         await act(opened, "Resume", told="its end is taken back")
         await stands(client, "failing-1", lambda run: run.finished)
+        await opened.go("runs/order-18")
+        await act(opened, "Reset", told="as when its code was told of event 1", reason="terminated by mistake")
+        await stands(client, "order-18", lambda run: run.resets == 1)
 
 
 @pytest.mark.parametrize(

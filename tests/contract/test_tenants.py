@@ -111,6 +111,7 @@ DAG_BODIES: dict[Route, Callable[[Things], Any]] = {
     ("post", "/workflows/{workflow}/terminate"): lambda _: {},
     ("post", "/workflows/{workflow}/pause"): lambda _: {},
     ("post", "/workflows/{workflow}/resume"): lambda _: {},
+    ("post", "/workflows/{workflow}/reset"): lambda _: {"event": 1},
     ("post", "/workflows/{workflow}/move"): lambda _: {"version": "2"},
     ("post", "/schedules/{schedule}/pause"): lambda _: {},
     ("post", "/schedules/{schedule}/resume"): lambda _: {},

@@ -47,7 +47,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "workflow-fingerprint",
         "another argument is a mismatch",
-        f"{_HEADGATE}replay.py",
+        f"{_HEADGATE}matching.py",
         "        if event.fingerprint != command.fingerprint:",
         "        if False:",
         (f"{_REPLAY}::test_each_kind_of_edit_is_a_mismatch_that_names_both_sides_and_the_line",),
@@ -55,8 +55,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "workflow-check",
         "what the code asks for before `seen` is in the history",
-        f"{_HEADGATE}replay.py",
-        "            if number > self.seen:\n                break",
+        f"{_HEADGATE}matching.py",
+        "            if number > seen:\n                break",
         "            break",
         (f"{_REPLAY}::test_what_the_history_lacks_is_found_at_its_end",),
     ),

@@ -174,6 +174,51 @@ async def move_run(world: Any, rng: Random) -> None:
         move.done = answer.done
 
 
+@verb(0.5, has_runs, since=6)
+async def reset_run(world: Any, rng: Random) -> None:
+    """It goes on from an event that it was told of, or is not; the same reset may come twice."""
+    run = rng.choice(_made(world))
+    body = {"event": rng.choice((1, 1, 2, 3, 5, 8)), "id": f"r{world.serial()}"}
+    for _ in range(rng.choice((1, 1, 2))):
+        answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/reset", body)
+        run.is_reset |= answer.known != "fail"
+
+
+@verb(0.5, has_runs, since=6)
+async def replace_output(world: Any, rng: Random) -> None:
+    """Few runs may take it: those that are stuck or have failed. None of these is; so nothing is written."""
+    run = rng.choice(_made(world))
+    body = {"outputs": {f"{rng.choice(NODE_TOPICS)}#1": f"another {world.serial()}"}}
+    await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume", body)
+
+
+@verb(0.6, has_runs, since=6)
+async def forge(world: Any, rng: Random) -> None:
+    """Turns and verbs that no run takes, whoever sends them."""
+    run, other = rng.choice(_made(world)), rng.choice(_made(world))
+    turn = {"generation": rng.randint(1, 4), "secret": "0" * 32, "turn": rng.randint(1, 9), "last": 1, "seen": 1}
+    large = "x" * 65_537
+    path, body = rng.choice(
+        [
+            (f"/dags/{run.dag}/turn", turn),
+            (f"/dags/{other.dag}/turn", turn | {"commands": [{"kind": "end", "key": "", "after": 1}]}),
+            (f"/dags/{run.dag}/turn", turn | {"results": [{"key": "step:x#1", "state": "succeeded"}]}),
+            (f"/workflows/{run.id}/signals", {"name": "go", "id": f"f{world.serial()}", "data": large}),
+            (f"/workflows/{run.id}/signals", {"name": "go", "forged": True}),
+            (f"/workflows/{run.id}/updates", {"name": "ask", "id": f"f{world.serial()}", "data": large}),
+            (f"/workflows/{run.id}/reset", {"event": 2**40}),
+            (f"/workflows/{run.id}/resume", {"outputs": {"nothing#1": 1}}),
+            ("/workflows", {"type": "a b"}),
+            ("/workflows", {"type": TYPE, "id": f"f{world.serial()}", "input": large}),
+        ]
+    )
+    if "None" in path:
+        return
+    answer = await world.dag(rng, run.namespace, path, body)
+    if answer.known == "ok":
+        world.fault(f"{path} took {str(body)[:200]}")
+
+
 @verb(6, has_runs, since=3)
 async def decide(world: Any, rng: Random) -> None:
     await work(world, rng, rng.choice(NAMESPACES), rng.choice((1, 3)))

@@ -3,10 +3,11 @@
 --
 -- Ends of tasks are told to the run's code as events; a decider that is parked is released, in its generation, by an
 -- item that the queue makes in the same transaction (`o_made`, as JSON); of runs whose decider is not parked the caller
--- tells who follows them (`o_awake`). Ends of items of deciders whose generation is
--- over are taken too, and change nothing: only a turn ends one. A run's own end is never decided here, since its
--- decider ends it. What is not taken goes the ordinary way: what is not the end of a task's living generation; all ends
--- of a run whose decider cannot be released by an item on that queue shard whose id is young enough (`id_age_max`).
+-- tells who follows them (`o_awake`). Ends of items of deciders whose generation is over are taken too, and change
+-- nothing: only a turn ends one. A run's own end is never decided here, since its decider ends it. What is not taken goes
+-- the ordinary way: what is not the end of a task's living generation; all ends of a run that was reset, some of whose
+-- tasks code is not told of; all of one whose decider cannot be released by an item on that queue shard whose id is young
+-- enough (`id_age_max`).
 CREATE OR REPLACE FUNCTION tell_runs_here(
     run_nos bigint[], dag_ids uuid[], node_keys text[], generations int[], item_ids uuid[], attempt_numbers int[],
     outputs text[], started_ats timestamptz[], workers text[], queue_shard int, OUT o_taken uuid[], OUT o_made text[],
@@ -56,7 +57,7 @@ BEGIN
                 dag.started_lift = 0 AND dag.path_lift = 0 AS keeps_priority
             FROM dag WHERE dag.no = k.dag_no OFFSET 0) AS d
         CROSS JOIN LATERAL (
-            SELECT ctid AS run_place, run.last_event, run.state AS run_state FROM run
+            SELECT ctid AS run_place, run.last_event, run.state AS run_state, run.resets FROM run
             WHERE run.dag_no = k.dag_no OFFSET 0) AS r
         CROSS JOIN LATERAL (
             SELECT ctid AS decider_place, node.item_id, node.generation, node.state = 'blocked' AS is_parked,
@@ -64,7 +65,7 @@ BEGIN
                 ('x' || left(node.item_id::text, 8) || substr(node.item_id::text, 10, 4))::bit(48)::bigint
                     > (extract(epoch FROM shard_now()) - id_age_max) * 1000 AS is_young
             FROM node WHERE node.no = k.dag_no << 22 OFFSET 0) AS n
-        WHERE r.run_state = 'running'
+        WHERE r.run_state = 'running' AND r.resets = 0
             AND (NOT n.is_parked OR n.is_young AND d.keeps_priority AND right(n.item_id::text, 3) = tail)),
     written AS (
         UPDATE node SET state = 'succeeded', output = ending.output, error = NULL,

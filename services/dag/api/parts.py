@@ -21,6 +21,7 @@ from services.dag.workflows.awake import AwakeTurns
 from services.dag.workflows.control import RunControl
 from services.dag.workflows.nested import NestedRuns
 from services.dag.workflows.reading import RunReader
+from services.dag.workflows.rewriting import Rewriter
 from services.dag.workflows.starting import Starter
 from services.dag.workflows.turn_commits import TurnCommits
 
@@ -43,6 +44,7 @@ class Orchestrator:
         self.starter = Starter(context, self.builder)
         self.turns = AwakeTurns(context, TurnCommits(context, self.builder, self.starter))
         self.run_control = RunControl(context, self.controller)
+        self.rewriter = Rewriter(context, self.run_control)
         nested = NestedRuns(context, self.completer, self.starter, self.run_control)
         self.sub_dags = SubDags(context, self.builder, self.completer, self.retrier, nested.carry)
         self.runs = RunReader(context)

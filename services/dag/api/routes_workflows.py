@@ -10,11 +10,12 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 
 from headgate import wire
-from headgate.wire.workflow import RunUpdate, UpdateSpec
+from headgate.wire.workflow import ResetRun, ResumeRun, RunUpdate, UpdateSpec
 from services.dag.api import run_views, verbs, workflow_intake
 from services.dag.api.parts import Orchestrator
 from services.dag.api.routing import (
     DAG_PATH,
+    CallerOf,
     Limit,
     NamespaceOf,
     NamespaceOfDecider,
@@ -167,10 +168,35 @@ async def pause(
 
 @router.post(_ONE + "/resume", status_code=202, response_model=wire.WorkflowRun, operation_id="workflow_resume")
 async def resume(
-    ns: NamespaceOf, workflow: str, duties: OrchestratorOf, _body: Annotated[wire.Reasoned, body_of(wire.Reasoned)]
+    ns: NamespaceOf,
+    caller: CallerOf,
+    workflow: str,
+    duties: OrchestratorOf,
+    body: Annotated[ResumeRun, body_of(ResumeRun)],
 ) -> Response:
-    """Go on with a run that is paused or has failed, and at once with one that is stuck, whose code was mended."""
-    dag_id = await duties.run_control.resume(ns, path_name("workflow", workflow))
+    """Go on with a run that is paused or has failed, and at once with one that is stuck, whose code was mended; or
+    with other `outputs` of what it has asked for. What it asked for since the first of these is void."""
+    workflow_id = path_name("workflow", workflow)
+    if body.outputs:
+        other = workflow_intake.replacing(body, duties.context.settings, caller.token_id)
+        dag_id = await duties.rewriter.resume(ns, workflow_id, other)
+    else:
+        dag_id = await duties.run_control.resume(ns, workflow_id)
+    return json_response(_view(await duties.runs.of_dag(ns, dag_id)), 202)
+
+
+@router.post(_ONE + "/reset", status_code=202, response_model=wire.WorkflowRun, operation_id="workflow_reset")
+async def reset(
+    ns: NamespaceOf,
+    caller: CallerOf,
+    workflow: str,
+    duties: OrchestratorOf,
+    body: Annotated[ResetRun, body_of(ResetRun)],
+) -> Response:
+    """Let the run's code go on from an earlier event that it was told of, whether the run is over or not. What it
+    asked for since is void, and cancelled where it has not ended; signals and what else happened stay."""
+    wanted = workflow_intake.reset(body, caller.token_id)
+    dag_id = await duties.rewriter.reset(ns, path_name("workflow", workflow), wanted)
     return json_response(_view(await duties.runs.of_dag(ns, dag_id)), 202)
 
 
@@ -243,6 +269,7 @@ def _view(found: ShownRun) -> dict[str, Any]:
         "seen": run.seen,
         "turn": run.turn,
         "last_event": run.last_event,
+        "resets": run.resets,
         "parent": found.parent,
         "continued_as": run.continued_as,
         "started_at": found.started_at,

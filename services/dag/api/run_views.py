@@ -39,7 +39,7 @@ def event_view(event: StoredEvent) -> dict[str, Any]:
     for name in ("output", "data"):
         if (text := getattr(event, name)) is not None:
             view[name] = raw(text)
-    for name in ("error", "after"):
+    for name in ("error", "after", "reset", "void"):
         if (value := getattr(event, name)) is not None:
             view[name] = value
     return view

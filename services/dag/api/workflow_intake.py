@@ -7,7 +7,7 @@ import re
 from typing import Any, Final
 
 from headgate import wire
-from headgate.wire.workflow import UpdateSpec
+from headgate.wire.workflow import ResetRun, ResumeRun, UpdateSpec
 from services.dag.api import intake
 from services.dag.build import run_spec
 from services.dag.build.run_spec import RunSpec
@@ -16,7 +16,7 @@ from services.dag.model import NewNode
 from services.dag.queue_items import canonical, encode
 from services.dag.settings import DagSettings
 from services.dag.workflows.control import new_signal_id
-from services.dag.workflows.values import Command, NewRun, Result, RunEnd, Signal, Turn
+from services.dag.workflows.values import Command, NewRun, Replacing, Reset, Result, RunEnd, Signal, Turn
 from shared.errors import FieldError, Forbidden, Invalid, ServiceError
 from shared.http.edge import validate
 
@@ -43,6 +43,7 @@ _FIELDS: Final = {
 # Kinds whose spec is one field of a node.
 _WITHIN: Final = {"timer": "timer", "child": "workflow"}
 _INNER: Final = re.compile(r"^(?:/nodes/0)?(?:/timer|/workflow)?")
+_NUMBERED: Final = re.compile(r"#[0-9]+(?:~[0-9]+)?\Z").search
 _PATH_NAME: Final = re.compile(wire.PATH_NAME_PATTERN).fullmatch
 _END_FIELDS: Final = {
     "succeeded": frozenset({"state", "output"}),
@@ -94,6 +95,24 @@ def signal(body: wire.SignalSpec, settings: DagSettings, at: str = "/data") -> S
     """
     data = intake.checked(body.data, settings.data_bytes_max, at)
     return Signal(body.name, body.id or new_signal_id(), data, asks=isinstance(body, UpdateSpec))
+
+
+def reset(body: ResetRun, by: str | None) -> Reset:
+    """A reset."""
+    return Reset(body.event, body.id or new_signal_id(), body.reason, by)
+
+
+def replacing(body: ResumeRun, settings: DagSettings, by: str | None) -> Replacing:
+    """With which outputs a run is to go on.
+
+    Raises:
+        ValueTooLarge: one of them is over the limit.
+    """
+    outputs = {
+        key: intake.checked(output, settings.payload_bytes_max, f"/outputs/{key}")
+        for key, output in body.outputs.items()
+    }
+    return Replacing(outputs, body.reason, by)
 
 
 def turn(body: wire.TakeTurn, settings: DagSettings) -> Turn:
@@ -158,9 +177,8 @@ def _check_key(kind: str, key: str, at: str) -> None:
         raise _bad(f"{at}/key", f"the key of a {kind} begins with {_PREFIXES[kind]!r}")
     if kind == "item" and key.startswith(_PREFIXES["timer"]):
         raise _bad(f"{at}/key", "the key of a task of topic timer begins with 'item:'")
-    number = key.rpartition("#")[2]
-    if kind != "marker" and not ("#" in key and number.isascii() and number.isdigit()):
-        raise _bad(f"{at}/key", "must end with # and a number")
+    if kind != "marker" and not _NUMBERED(key):
+        raise _bad(f"{at}/key", "must end with # and a number, and, after a reset, with ~ and another")
 
 
 def _node(command: wire.TurnCommand, at: str, settings: DagSettings) -> NewNode:

@@ -17,6 +17,7 @@ from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.store.timers import NextTimer
 from shared.errors import ServiceError
+from shared.ids import ShardNo
 from shared.loop import part_failed
 from shared.metrics import TIMER_LATE_SECONDS
 from shared.postgres.connections import Transaction
@@ -25,6 +26,9 @@ from shared.shards.shard_map import Shard
 # When timers are looked at again whose end could not be written: of a DAG that is busy, and for other reasons.
 _BUSY_S: Final = 0.5
 _TROUBLED_S: Final = 10.0
+# Where time is skipped: how often it is looked whether anything runs, and for how long nothing has to.
+SKIP_LOOK_S: Final = 0.1
+_QUIET_S: Final = 0.25
 
 
 class Timers:
@@ -34,6 +38,7 @@ class Timers:
         self._context = context
         self._settings = context.settings
         self._short = context.short_timers
+        self._idle_since_s: dict[ShardNo, float] = {}
 
     async def step(self, shard: Shard) -> int:
         """End what is due, so much at a time; how many that were."""
@@ -42,9 +47,23 @@ class Timers:
         )
         due = [timer for timer in found if timer.in_s <= 0]
         ended = await self._end(shard, due) if due else 0
+        if not due and self._settings.skip_time and await self._skip(shard):
+            return 1
         if not due:
             self._wake_again(shard, found[0].in_s if found else None)
         return ended
+
+    async def _skip(self, shard: Shard) -> bool:
+        """For tests: whether a timer is due now because nothing else runs, and did not a moment ago either."""
+        if not self._context.ownership.owns(shard.number):
+            return False
+        now_s = self._context.clock.monotonic_s()
+        if not await store.timers.nothing_runs(shard):
+            self._idle_since_s.pop(shard.number, None)
+            return False
+        if now_s - self._idle_since_s.setdefault(shard.number, now_s) < _QUIET_S:
+            return False
+        return await store.timers.skip_time(shard) > 0
 
     def _wake_again(self, shard: Shard, next_s: float | None) -> None:
         """The owner waits for whatever is next, another process only for what it has released."""

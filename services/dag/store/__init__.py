@@ -19,6 +19,7 @@ timers       timers that run
 schedules    schedules, and what became of their slots
 runs         runs of workflows
 turns        turns of several runs at once, and their news
+resets       runs whose code goes on from an earlier event
 """
 
 from services.dag.store import (
@@ -32,6 +33,7 @@ from services.dag.store import (
     explain,
     reads,
     reopening,
+    resets,
     runs,
     schedules,
     shared_values,
@@ -51,6 +53,7 @@ __all__ = [
     "explain",
     "reads",
     "reopening",
+    "resets",
     "runs",
     "schedules",
     "shared_values",

@@ -45,6 +45,7 @@ class Run:
     output: str | None
     error: str | None
     continued_as: str | None
+    resets: int
 
     @property
     def over(self) -> bool:
@@ -96,6 +97,8 @@ class StoredEvent(NamedTuple):
     error: str | None = None
     data: str | None = None
     after: int | None = None
+    reset: int | None = None
+    void: int | None = None
 
 
 async def take_id(tx: Transaction, namespace: str, workflow_id: str, dag_id: str) -> bool:

@@ -13,9 +13,11 @@ from shared.postgres.connections import Transaction
 from shared.postgres.rows import column_of, rows_of, value_of
 from shared.shards.shard_map import Shard
 
-# What the owner of a shard has to understand (`shared.shards.ownership`): timers, and runs of workflows.
+# What the owner of a shard has to understand (`shared.shards.ownership`): timers, runs of workflows, and
+# that these are reset.
 TIMERS_LEVEL: Final = 1
 RUNS_LEVEL: Final = 2
+RESETS_LEVEL: Final = 3
 
 
 class NextTimer(NamedTuple):
@@ -56,6 +58,17 @@ async def take_due(tx: Transaction, nos: Sequence[NodeNo]) -> list[Ref]:
 async def put_off(shard: Shard, nos: Sequence[NodeNo], delay_s: float) -> None:
     """Look at these again in `delay_s`."""
     await shard.pool.fetch(SQL.put_off_timers, node_nos=nos, delay_s=delay_s)
+
+
+async def nothing_runs(shard: Shard) -> bool:
+    """Whether nothing of a shard's DAGs runs but timers."""
+    row = await shard.pool.row(SQL.nothing_runs)
+    return bool(row["idle"])
+
+
+async def skip_time(shard: Shard) -> int:
+    """The next timer is due now, and all others so much sooner; how many these are."""
+    return len(await shard.pool.fetch(SQL.skip_time))
 
 
 async def of(shard: Shard, nos: Sequence[NodeNo]) -> dict[NodeNo, Timer]:

@@ -11,6 +11,7 @@ plain_turns     turns of the common shape, of several runs in one statement
 awake           turns that wait for events
 starting        runs begin, and go on as new ones
 control         signals, cancel, terminate, pause, resume
+rewriting       runs go on from an earlier event, or with other outputs
 nested          runs in the place of nodes; what one run does to another
 reading         runs and their histories
 """

@@ -101,7 +101,7 @@ class RunControl:
             settlement.wake(dag)
             return True
 
-        return await self._change(namespace, workflow_id, act)
+        return await self.change(namespace, workflow_id, act)
 
     async def cancel(self, namespace: str, workflow_id: str, reason: str | None) -> str:
         """Ask a run to end; its DAG's id. One that is over is left as it is."""
@@ -110,7 +110,7 @@ class RunControl:
             await run_ends.request(tx, settlement, dag, run, reason, self._settings.cancel_grace_s)
             return dag.id
 
-        return await self._change(namespace, workflow_id, act)
+        return await self.change(namespace, workflow_id, act)
 
     async def terminate(self, namespace: str, workflow_id: str, reason: str | None) -> str:
         """End a run; its DAG's id. One that is over is left as it is."""
@@ -119,7 +119,7 @@ class RunControl:
             await run_ends.terminate(tx, settlement, dag, run, reason or "it was terminated")
             return dag.id
 
-        return await self._change(namespace, workflow_id, act)
+        return await self.change(namespace, workflow_id, act)
 
     async def pause(self, namespace: str, workflow_id: str) -> str:
         """Release nothing more of a run, its decider neither; its DAG's id."""
@@ -131,7 +131,7 @@ class RunControl:
                 settlement.changed(dag)
             return dag.id
 
-        return await self._change(namespace, workflow_id, act)
+        return await self.change(namespace, workflow_id, act)
 
     async def resume(self, namespace: str, workflow_id: str) -> str:
         """Go on with a run that is paused, or has failed, and at once with one that is stuck; its DAG's id.
@@ -140,21 +140,22 @@ class RunControl:
             DagCancelling: what the run had not ended is still being cancelled.
         """
 
-        async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
-            if run.state == "failed":
-                await self._reopen(tx, settlement, dag, run)
-            if run.over:
-                return dag.id
-            if dag.paused:
-                dag.paused = False
-                await self._controller.go_on(tx, settlement, dag)
-            if run.stuck is not None:
-                old = await store.runs.decider(tx, dag.no)
-                await store.runs.unstick(tx, run)
-                await deciders.renew(tx, settlement, dag, run, old, state="released")
-            return dag.id
+        return await self.change(namespace, workflow_id, self.go_on)
 
-        return await self._change(namespace, workflow_id, act)
+    async def go_on(self, tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
+        """The same in a transaction of the caller's."""
+        if run.state == "failed":
+            await self._reopen(tx, settlement, dag, run)
+        if run.over:
+            return dag.id
+        if dag.paused:
+            dag.paused = False
+            await self._controller.go_on(tx, settlement, dag)
+        if run.stuck is not None:
+            old = await store.runs.decider(tx, dag.no)
+            await store.runs.unstick(tx, run)
+            await deciders.renew(tx, settlement, dag, run, old, state="released")
+        return dag.id
 
     async def move(self, namespace: str, workflow_id: str, version: str | None) -> str:
         """Let workers of another version go on with a run, or, with None, those of any; its DAG's id. Whoever has
@@ -175,7 +176,7 @@ class RunControl:
             await self._deliver_anew(tx, settlement, dag, run)
             return dag.id
 
-        return await self._change(namespace, workflow_id, act)
+        return await self.change(namespace, workflow_id, act)
 
     async def _deliver_anew(self, tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> None:
         """The decider's next generation. The item of the one before is cancelled: perhaps nobody would take it."""
@@ -219,9 +220,10 @@ class RunControl:
 
         if await store.runs.dag_of_id(shard, namespace, workflow_id) is None:
             return False
-        return await self._change(namespace, workflow_id, work)
+        return await self.change(namespace, workflow_id, work)
 
-    async def _change(self, namespace: str, workflow_id: str, act: Act[T]) -> T:
+    async def change(self, namespace: str, workflow_id: str, act: Act[T]) -> T:
+        """Do something with the run that an id means, under its lock."""
         shard = run_spec.home_of(self._context.shards, namespace, workflow_id)
         for _ in range(_ATTEMPTS_MAX):
             try:

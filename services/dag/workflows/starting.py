@@ -5,6 +5,7 @@ Each id means one run at a time, and lives, with all its runs, on the shard that
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from services.dag import store
@@ -33,6 +34,10 @@ class Started(NamedTuple):
     dag_id: str
     existing: bool
     over: bool = False
+
+
+# What a reset adds to the keys of what is asked for after it.
+_RESET = re.compile(r"~[0-9]+\Z")
 
 
 class Begun(NamedTuple):
@@ -97,7 +102,7 @@ class Starter:
                 if found is not None and found.parent == parent[:3]:
                     return None, None
                 if found is not None and found.state == "running":
-                    if found.parent[:2] == parent[:2]:
+                    if found.parent[0] == parent[0] and _asked(found.parent[1]) == _asked(parent[1]):
                         raise ShardUnavailable("its run before is not over yet", retry_after_s=1.0)
                     raise IdInUse(f"the workflow's id {wanted.workflow_id!r} means another run")
                 await store.runs.point_id(tx, namespace, wanted.workflow_id, run_id)
@@ -201,3 +206,8 @@ class Starter:
         await store.runs.set_continued(tx, run, dag_id)
         await store.runs.point_id(tx, run.namespace, run.workflow_id, dag_id)
         return begun
+
+
+def _asked(key: str | None) -> str:
+    """A node's key, whichever reset it was asked for after."""
+    return _RESET.sub("", key or "")

@@ -99,6 +99,23 @@ class Update(NamedTuple):
     error: str | None = None
 
 
+class Reset(NamedTuple):
+    """To which event a run goes back, for what reason, and by whose token; the same id again changes nothing."""
+
+    event: int
+    id: str
+    reason: str | None = None
+    by: str | None = None
+
+
+class Replacing(NamedTuple):
+    """Other outputs, as JSON text, of what a run has asked for, by key."""
+
+    outputs: Mapping[str, str]
+    reason: str | None = None
+    by: str | None = None
+
+
 class NewRun(NamedTuple):
     """A run to begin; `input` and `metadata` are JSON text. `reuse`: when an id may have another run."""
 

@@ -53,6 +53,7 @@ export const PATHS = {
   signalRun: ["dag", "/v1/namespaces/{ns}/workflows/{workflow}/signals"],
   pauseRun: ["dag", "/v1/namespaces/{ns}/workflows/{workflow}/pause"],
   resumeRun: ["dag", "/v1/namespaces/{ns}/workflows/{workflow}/resume"],
+  resetRun: ["dag", "/v1/namespaces/{ns}/workflows/{workflow}/reset"],
   cancelRun: ["dag", "/v1/namespaces/{ns}/workflows/{workflow}/cancel"],
   terminateRun: ["dag", "/v1/namespaces/{ns}/workflows/{workflow}/terminate"],
   schedules: ["dag", "/v1/namespaces/{ns}/schedules"],

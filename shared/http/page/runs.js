@@ -48,7 +48,9 @@ const LIVES_MS = 10_000; // so old may the lives be of a run that nothing new is
 
 async function history(ns, run) {
   const key = `${ns} ${run.run}`;
-  const known = read.get(key) || { events: [], last: 0, cut: false, lives: [], livesOf: -1, livesAt: 0 };
+  const before = read.get(key);
+  // A reset makes void what was read before.
+  const known = before?.resets === run.resets ? before : { events: [], last: 0, cut: false, lives: [], livesOf: -1, livesAt: 0, resets: run.resets };
   while (!known.cut && known.last < run.last_event) {
     const found = await ask(PATHS.runHistory, { ns, dag: run.run }, { after: known.last });
     if (!found.events.length) break;
@@ -63,8 +65,8 @@ async function history(ns, run) {
   }
   if (read.size > 8) read.clear();
   read.set(key, known);
-  // A resume takes the end of a failed run back.
-  return { ...known, events: over(run) ? known.events : known.events.filter((event) => event.kind !== "end") };
+  // A resume takes the end of a failed run back; what a reset has made void its code is not told.
+  return { ...known, events: known.events.filter((event) => !event.void && (over(run) || event.kind !== "end")) };
 }
 
 export async function one(page, id) {
@@ -106,7 +108,7 @@ function heading(page, run, last) {
       ["type", h("a", { href: page.link(["runs"], { type: run.type }) }, run.type)], ["version", run.version],
       ["run", h("a", { href: page.link(["dags", run.run]) }, short(run.run))],
       ["began", ago(run.started_at)], [over(run) ? "took" : "runs for", between(run.started_at, run.finished_at)],
-      ["turns", number(run.turn)], ["events", `${number(run.seen)} of ${number(run.last_event)} seen`],
+      ["turns", number(run.turn)], ["resets", run.resets ? number(run.resets) : null], ["events", `${number(run.seen)} of ${number(run.last_event)} seen`],
       ["parent", run.parent ? h("a", { href: page.link(["dags", run.parent]) }, short(run.parent)) : null],
       ["goes on as", run.continued_as ? h("a", { href: page.link(["runs", run.id], { run: run.continued_as }) }, short(run.continued_as)) : null]]),
     Object.keys(run.published).length ? [h("h3", {}, "Published"), h("dl", { class: "published" }, Object.entries(run.published).map(([key, value]) => [h("dt", {}, key), h("dd", {}, h("code", {}, json(value, 400)))]))] : null,
@@ -130,6 +132,12 @@ function verbs(page, run) {
   const download = h("button", { type: "button", onclick: () => page.attempt(() => save(page, run)) }, "Download history");
   return h("p", { class: "tools verbs-and-more" }, h("span", { class: "verbs" },
     run.paused || run.stuck || run.state === "failed" ? plain("Resume", PATHS.resumeRun, run.stuck ? "1 run: its code is tried again at once, as workers have it now." : run.paused ? "1 run goes on." : "1 run that failed goes on from where its code ended: its end is taken back, and mended code decides again.") : null,
+    run.stuck || run.state === "failed" ? verb(page, { label: "Replace output", scope: "enqueue", title: `Replace an output of ${run.id}`, ask: [["key", "Of which call, as card/charge#1", "", { required: true }], ["output", "Output (JSON)", "", { required: true }], ["reason", "Reason", ""]],
+      say: async ({ key, output }) => { const fault = !key ? "Of which call?" : !output ? "Which output?" : notJson(output); return { stop: Boolean(fault), parts: h("p", {}, fault || `1 run goes on: its code is told this in the place of what ${key} came to. What it asked for since is void, and is asked for anew.`) }; },
+      run: async ({ key, output, reason }) => { await send(PATHS.resumeRun, names, { outputs: { [key]: JSON.parse(output) }, ...(reason ? { reason } : {}) }); } }) : null,
+    verb(page, { label: "Reset", scope: "enqueue", title: `Reset ${run.id}`, danger: true, ask: [["event", "To event (its number in the history)", "1", { required: true }], ["reason", "Reason", ""]],
+      say: async ({ event }) => { const fault = /^[1-9][0-9]*$/.test(event || "") ? null : "An event has a number, from 1 on."; return { stop: Boolean(fault), parts: h("p", {}, fault || `1 run goes on as when its code was told of event ${event}. What it asked for since is void: it is cancelled, and asked for anew. Signals stay.`) }; },
+      run: async ({ event, reason }) => { await send(PATHS.resetRun, names, { event: Number(event), id: `page-${crypto.randomUUID?.() || Date.now()}`, ...(reason ? { reason } : {}) }); } }),
     over(run) ? null : verb(page, { label: "Signal", scope: "enqueue", title: `Signal ${run.id}`, ask: [["name", "Name", "", { required: true }], ["data", "Data (JSON, may be empty)", ""]],
       say: async ({ name, data }) => { const fault = !name ? "Which signal?" : notJson(data); return { stop: Boolean(fault), parts: h("p", {}, fault || `1 run is told ${name}; it is kept until its code receives it.`) }; },
       run: async ({ name, data }) => { await send(PATHS.signalRun, names, { name, data: data ? JSON.parse(data) : null, id: `page-${crypto.randomUUID?.() || Date.now()}` }); } }),

@@ -65,6 +65,15 @@ TURNS: dict[str, tuple[dict[str, Any], int, str]] = {
         413,
         "too_large",
     ),
+    "a result in a state that is none": ({"results": [{"key": "step:a#1", "state": "added"}]}, 422, "invalid"),
+    "what stops it in a book": ({"stuck": {"code": "x", "error": "x" * 20_000}}, 422, "invalid"),
+    "what stops it without a code": ({"stuck": {"error": "x"}}, 422, "invalid"),
+    "an answer to nobody": (
+        {"commands": [command("answer", "signal:ask#1", id="u", state="done")]},
+        409,
+        "history_mismatch",
+    ),
+    "a key after a reset that is none": ({"commands": [command(key="pack#1~", **GOOD)]}, 422, "bad_command"),
     "a key without a number": ({"commands": [command(key="pack", **GOOD)]}, 422, "bad_command"),
     "the decider's key": ({"commands": [command(key="decider", **GOOD)]}, 422, "bad_command"),
     "a task with a timer's key": (
@@ -330,6 +339,48 @@ async def test_ten_thousand_signals_wait_and_one_more_is_refused(world: DagWorld
     before = await dump(world)
     assert (await post(world, "/order-17/signals", {"name": "go", "id": "more"}, 429))["code"] == "signals_full"
     assert (await post(world, "/order-17/signals", {"name": "go", "id": "last"}, 202))["status"] == "duplicate"
+    assert await dump(world) == before
+
+
+async def test_a_run_that_is_over_takes_nothing_more(world: DagWorld) -> None:
+    run, good = await begun(world)
+    path = f"/v1/namespaces/default/dags/{run}/turn"
+    end = command("end", "", state="succeeded", output=1)
+    assert (await world.http.post(path, json={**good, "commands": [end]})).json()["ended"]
+    await world.settle()
+    before = await dump(world)
+    for verb, body in (
+        ("signals", {"name": "go", "id": "s"}),
+        ("updates", {"name": "go", "id": "u", "wait_s": 0}),
+        ("move", {"version": "2"}),
+        ("resume", {"outputs": {"pack#1": 1}}),
+    ):
+        assert (await post(world, f"/order-17/{verb}", body, 409))["code"] == "workflow_finished", verb
+    for verb in ("cancel", "terminate", "pause", "resume"):
+        assert (await post(world, f"/order-17/{verb}", {}, 202))["state"] == "succeeded", verb
+    answer = await world.http.post(path, json={**good, "turn": 2})
+    assert (answer.status_code, answer.json()["code"]) == (409, "workflow_finished")
+    assert await dump(world) == before
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 422),
+        ({"name": ""}, 422),
+        ({"name": "ask", "id": "../x"}, 422),
+        ({"name": "ask", "data": "x" * 65_537}, 413),
+        ({"name": "ask", "wait_s": -1}, 422),
+        ({"name": "ask", "wait_s": 10_000}, 422),
+        ({"name": "ask", "asks": True}, 422),
+        ({"name": "a\x00b"}, 422),
+    ],
+    ids=str,
+)
+async def test_a_bad_update_writes_nothing(world: DagWorld, body: Any, status: int) -> None:
+    await begun(world)
+    before = await dump(world)
+    await post(world, "/order-17/updates", body, status)
     assert await dump(world) == before
 
 

@@ -80,6 +80,24 @@ async def test_the_end_of_a_generation_that_is_over_is_told_nobody(folding: Fold
     assert (await run.standing())["state"] == "succeeded"
 
 
+async def test_the_end_of_what_a_reset_has_made_void_is_told_nobody(
+    folding: Folding, run: FoldedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker acks it before the queue hears of its cancel."""
+    await run.begin()
+    assert await folding.queue.ack(run.decider) == ["acked"]
+    task = (await folding.take())["work#1"]
+    monkeypatch.setattr(folding.dags.duties.context, "dispatch", lambda _shard, _sends: None)
+    assert await run.verb("reset", {"event": 1}) == 202
+    assert await folding.queue.ack(task) == ["acked"]
+    monkeypatch.undo()
+    await folding.settle()
+    found = [(event["state"], event.get("void")) for event in await run.history() if event.get("key") == "work#1"]
+    assert found == [("added", 1), ("succeeded", 1)]
+    assert (await run.standing())["last_told"] == 1
+    await folding.dags.audit(run.dag)
+
+
 async def test_a_delivery_that_ends_without_a_turn_is_told_and_comes_again(
     folding: Folding, run: FoldedRun
 ) -> None:

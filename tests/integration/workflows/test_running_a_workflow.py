@@ -303,6 +303,51 @@ async def test_the_drill_of_a_run_that_failed(shop: Shop, tmp_path: Path) -> Non
     await working
 
 
+async def test_a_run_goes_on_with_another_output_and_from_an_earlier_event(
+    shop: Shop, stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    charged: list[str] = []
+
+    @shop.worker.task("charge", max_attempts=1)
+    async def charge(job: Job) -> str:
+        assert job.dag is not None
+        charged.append(job.dag.node)
+        if job.payload == "down":
+            raise OSError("the bank is down")
+        return f"receipt of {job.payload}"
+
+    @shop.worker.workflow("order")
+    async def order(wf: Workflow, first: str) -> list[str]:
+        receipt = await wf.call("charge", first, max_attempts=1)
+        return [receipt, await wf.call("charge", "second", max_attempts=1)]
+
+    shop.open()
+    run = await shop.client.workflows.start("order", "down", id="order-1")
+    assert (await run.wait(timeout_s=20)).state == "failed"
+    namespace = shop.client.namespace
+    at = ["--dag-url", stack.dag_url, "--queue-url", stack.queue_url, "-n", namespace, "-o", "json"]
+
+    async def command(*words: str) -> Any:
+        code = await asyncio.to_thread(cli.main, [*words, *at])
+        assert code == 0
+        return json.loads(capsys.readouterr().out)
+
+    shown = await command("workflow", "resume", "order-1", "--replace", 'charge#1="by hand"', "--reason", "bank")
+    assert (shown["state"], shown["resets"]) == ("running", 1)
+    ended = await run.wait(timeout_s=20)
+    assert (ended.state, ended.output) == ("succeeded", ["by hand", "receipt of second"])
+    [event] = [each for each in (await run.history())["events"] if each["state"] == "reset"]
+    assert event["data"] == {"reset": 1, "event": 3, "reason": "bank", "replaced": ["charge#1"]}
+    told = [
+        each for each in (await run.history())["events"] if each.get("key") == "charge#1" and not each.get("void")
+    ]
+    await command("workflow", "reset", "order-1", str(told[-1]["event"]))
+    ended = await run.wait(timeout_s=20)
+    assert (ended.state, ended.output) == ("succeeded", ["by hand", "receipt of second"])
+    assert charged == ["charge#1", "charge#2~1", "charge#2~2"]
+    replay(await run.history(), order)
+
+
 async def test_an_update_is_answered(shop: Shop, stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
     @shop.worker.task("stock")
     async def stock(job: Job) -> int:

@@ -4,7 +4,7 @@
 -- columns: run_columns
 dag_no, dag_id::text, namespace, workflow_id, type, version, priority, state, secret_hash, turn, turn_digest, seen,
 last_event, last_told, open_steps, signals, received, received_total, markers, cancel_requested, stuck, stuck_attempts,
-stuck_since, output, error, continued_as::text
+stuck_since, output, error, continued_as::text, resets
 
 -- name: take_id(namespace, id, dag_id)
 -- No row where the id has a run already.
@@ -107,9 +107,10 @@ WHERE no = $1::bigint << 22
 RETURNING generation;
 
 -- name: append_ends(node_nos)
--- Ends of nodes of runs that go on, as this transaction has written them, in their order.
+-- Ends of nodes of runs that go on, as this transaction has written them, in their order. Of what a reset has made void
+-- code is not told.
 WITH ended AS MATERIALIZED (
-    SELECT n.*, r.last_event + row_number() OVER (PARTITION BY n.dag_no ORDER BY w.nth) AS event
+    SELECT n.*, r.void, r.last_event + row_number() OVER (PARTITION BY n.dag_no ORDER BY w.nth) AS event
     FROM unnest($1::bigint[]) WITH ORDINALITY AS w(no, nth)
     CROSS JOIN LATERAL (
         SELECT dag_no, key, generation, state, output, error, CASE WHEN timer THEN 'timer' WHEN NOT sub THEN 'item'
@@ -117,16 +118,20 @@ WITH ended AS MATERIALIZED (
             WHEN key LIKE 'send:%' THEN 'send' ELSE 'sub' END AS kind
         FROM node WHERE no = w.no OFFSET 0) AS n
     CROSS JOIN LATERAL (
-        SELECT last_event FROM (
-            SELECT last_event, state FROM run WHERE dag_no = n.dag_no OFFSET 0) AS run
+        SELECT last_event, CASE WHEN resets > 0 THEN (
+            SELECT max(e.void) FROM event AS e
+            WHERE e.dag_no = n.dag_no AND e.key = n.key AND e.kind = n.kind AND e.void IS NOT NULL
+                AND e.after IS NOT NULL) END AS void
+        FROM (SELECT last_event, state, resets FROM run WHERE dag_no = n.dag_no OFFSET 0) AS run
         WHERE state = 'running') AS r),
 appended AS (
-    INSERT INTO event (dag_no, event, kind, key, generation, state, output, error)
+    INSERT INTO event (dag_no, event, kind, key, generation, state, output, error, void)
     SELECT dag_no, event, kind, key, generation, state, output,
-        CASE WHEN state <> 'succeeded' THEN coalesce(error, state) END
+        CASE WHEN state <> 'succeeded' THEN coalesce(error, state) END, void
     FROM ended)
 UPDATE run SET (last_event, last_told) = (
-    SELECT max(event), max(event) FROM ended WHERE ended.dag_no = run.dag_no)
+    SELECT max(event), coalesce(max(event) FILTER (WHERE void IS NULL), run.last_told)
+    FROM ended WHERE ended.dag_no = run.dag_no)
 WHERE dag_no = ANY (ARRAY(SELECT dag_no FROM ended));
 
 -- name: request_cancel(dag_no, data, grace_s)
@@ -202,9 +207,9 @@ UPDATE run SET continued_as = $2 WHERE dag_no = $1;
 -- name: take_back_end(dag_no)
 -- What was asked for at the same event is a part of what mended code asks for there, but for what makes no node: code
 -- that fails leaves its timeouts, which cancels their timers.
-WITH ended AS MATERIALIZED (SELECT after FROM event WHERE dag_no = $1 AND kind = 'end'),
+WITH ended AS MATERIALIZED (SELECT after FROM event WHERE dag_no = $1 AND kind = 'end' AND void IS NULL),
 taken AS (
-    DELETE FROM event WHERE dag_no = $1 AND after = (SELECT min(after) FROM ended)
+    DELETE FROM event WHERE dag_no = $1 AND after = (SELECT min(after) FROM ended) AND void IS NULL
         AND kind IN ('end', 'cancel', 'publish', 'answer')
     RETURNING after),
 cleared AS (UPDATE dag SET ends_as = NULL WHERE no = $1)
@@ -221,7 +226,10 @@ WITH missed AS MATERIALIZED (
         FROM node
         WHERE no > $1::bigint << 22 AND no < ($1::bigint + 1) << 22
             AND state IN ('succeeded', 'failed', 'skipped', 'cancelled')
-            AND key NOT IN (SELECT key FROM event WHERE dag_no = $1 AND after IS NULL AND kind <> 'signal')) AS n
+            AND key NOT IN (SELECT key FROM event WHERE dag_no = $1 AND after IS NULL AND kind <> 'signal')
+            AND key NOT IN (
+                SELECT key FROM event
+                WHERE dag_no = $1 AND void IS NOT NULL AND after IS NOT NULL AND kind NOT IN ('cancel', 'publish'))) AS n
     CROSS JOIN (SELECT last_event FROM run WHERE dag_no = $1) AS r),
 appended AS (
     INSERT INTO event (dag_no, event, kind, key, generation, state, output, error)
@@ -248,7 +256,7 @@ UPDATE run SET stuck = NULL WHERE dag_no = $1;
 
 -- name: history(dag_no, after, rows_max, bytes_max)
 -- As many as come before they take so many bytes together, and one.
-SELECT event, at, kind, key, generation, state, output, error, data, after,
+SELECT event, at, kind, key, generation, state, output, error, data, after, reset, void,
     (SELECT last_event FROM run WHERE dag_no = $1) AS last_event FROM (
     SELECT page.*, sum(bytes) OVER (ORDER BY event) AS total FROM (
         SELECT e.*, 120 + octet_length(key) + coalesce(octet_length(output), 0) + coalesce(octet_length(error), 0)

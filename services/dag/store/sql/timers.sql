@@ -43,6 +43,23 @@ WHERE ctid = ANY(ARRAY(
     SELECT t.tid FROM unnest($1::bigint[]) AS w(no)
     CROSS JOIN LATERAL (SELECT ctid AS tid FROM timer WHERE node_no = w.no OFFSET 0) AS t));
 
+-- name: nothing_runs()
+-- For tests: whether nothing runs but timers. Nodes in whose place a DAG or a run goes run by what is within them.
+SELECT NOT EXISTS (SELECT FROM outbox) AND NOT EXISTS (SELECT FROM adding) AND NOT EXISTS (
+    SELECT FROM (SELECT no FROM dag WHERE state IN ('running', 'cancelling') OFFSET 0) AS d
+    CROSS JOIN LATERAL (
+        SELECT FROM node
+        WHERE node.no >= d.no << 22 AND node.no < (d.no + 1) << 22 AND node.state = 'released' AND NOT node.timer
+            AND NOT node.sub
+        LIMIT 1) AS n) AS idle;
+
+-- name: skip_time()
+-- For tests: the next timer is due now, and each other one so much sooner.
+UPDATE timer SET due_at = due_at - skip.by, look_at = due_at - skip.by
+FROM (SELECT min(due_at) - shard_now() AS by FROM timer) AS skip
+WHERE skip.by > interval '0'
+RETURNING 1 AS sooner;
+
 -- name: timers_of(nos)
 -- What timers were made of, and when those that run are due.
 SELECT w.no, s.item, t.due_at FROM unnest($1::bigint[]) AS w(no)

@@ -1,0 +1,233 @@
+"""Runs go on from an earlier event, or with other outputs of what they have asked for.
+
+What code asked for from that event on is void: it is cancelled where it has not ended, and code is not told of its
+end. What happened otherwise stays, signals too, but for a request to end that came since. The log keeps all of it:
+`void` is the number of the reset, and an event of the run's says to which event, why and by whose token. What is
+asked for anew has keys of its own, which end with ~ and that number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from services.dag import store
+from services.dag.errors import (
+    DagCancelling,
+    LimitExceeded,
+    NotReplaceable,
+    UnknownNode,
+    Upgrading,
+    WorkflowFinished,
+)
+from services.dag.model import UNFINISHED, Dag, Send
+from services.dag.queue_items import encode
+from services.dag.run import deciders, unarchive
+from services.dag.run.context import Context
+from services.dag.run.decisions import Settlement
+from services.dag.store.resets import Asked, Replacement
+from services.dag.store.runs import Run
+from services.dag.workflows.control import RunControl
+from services.dag.workflows.values import Replacing, Reset
+from shared.errors import FieldError, invalid
+from shared.postgres.connections import Transaction
+
+# Commands that one reset makes void: more of them would hold the run's lock for too long.
+VOID_MAX: Final = 10_000
+
+_WITH_OUTPUT: Final = frozenset({"item", "sub", "child", "step"})
+# What `start` and `send` ask for takes effect whatever becomes of the run.
+_CANCELLED: Final = frozenset({"item", "sub", "child", "timer"})
+
+
+class Rewriter:
+    """Verbs that make void what runs have asked for."""
+
+    def __init__(self, context: Context, control: RunControl) -> None:
+        self._settings = context.settings
+        self._control = control
+
+    async def reset(self, namespace: str, workflow_id: str, wanted: Reset) -> str:
+        """Let a run's code go on as when it was told of an event; its DAG's id.
+
+        Raises:
+            Invalid: that is no event that the code is told of, or it has ended before it.
+            LimitExceeded: too much was asked for since.
+            DagCancelling: what the run had not ended is still being cancelled.
+        """
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
+            if await store.resets.has(tx, run, wanted.id):
+                return dag.id
+            if not await store.resets.is_told(tx, run, wanted.event):
+                raise invalid("/event", f"event {wanted.event} is none that the run's code is told of")
+            ended_at = await store.resets.end_asked(tx, run)
+            if ended_at is not None and ended_at < wanted.event:
+                raise invalid("/event", f"the run's code has ended at event {ended_at}: it was told of none since")
+            rewriting = _Rewriting(tx, settlement, dag, run)
+            await rewriting.begin()
+            await rewriting.go_back(wanted.event)
+            await rewriting.finish(wanted.event, wanted.id, {"reason": wanted.reason, "by": wanted.by})
+            return dag.id
+
+        return await self._control.change(namespace, workflow_id, act)
+
+    async def resume(self, namespace: str, workflow_id: str, wanted: Replacing) -> str:
+        """Go on with a run that has failed or is stuck, with other outputs; its DAG's id. What has them already is
+        left as it is.
+
+        Raises:
+            UnknownNode: it has asked for nothing of a key.
+            NotReplaceable: it has not ended, or has no output, or was asked for because of another that is
+                replaced; or the run is neither failed nor stuck.
+            WorkflowFinished: the run is over otherwise.
+            LimitExceeded, DagCancelling: as for `reset`.
+        """
+
+        async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
+            if run.over and run.state != "failed":
+                raise WorkflowFinished(f"the run has ended: {run.state}")
+            if run.over:
+                await unarchive.check(tx, dag)
+            asked = await store.resets.asked(tx, run, list(wanted.outputs))
+            news = _news(asked, wanted.outputs)
+            if not news:
+                return await self._control.go_on(tx, settlement, dag, run)
+            if not run.over and run.stuck is None:
+                raise NotReplaceable("the run goes on: outputs are replaced of one that has failed or is stuck")
+            await _check_ended(tx, dag, asked, news)
+            first = await _first(tx, run, [asked[key] for key in news])
+            for key in news:
+                if asked[key].after >= first:
+                    raise NotReplaceable(
+                        f"{key} was asked for after event {first}, from which on all is asked for anew: replace "
+                        "one output at a time"
+                    )
+            rewriting = _Rewriting(tx, settlement, dag, run)
+            await rewriting.begin()
+            await rewriting.take_back([asked[key] for key in news])
+            await rewriting.go_back(first)
+            await rewriting.replace(
+                [Replacement(asked[key].kind, key, asked[key].generation, news[key]) for key in news]
+            )
+            said = {"reason": wanted.reason, "by": wanted.by, "replaced": list(news)}
+            await rewriting.finish(first, f"resume-{run.resets + 1}", said)
+            return dag.id
+
+        return await self._control.change(namespace, workflow_id, act)
+
+
+def _news(asked: Mapping[str, Asked], outputs: Mapping[str, str]) -> dict[str, str]:
+    """Of these outputs those that are not there already."""
+    news: dict[str, str] = {}
+    for key, output in outputs.items():
+        if key not in asked:
+            pointer = f"/outputs/{key}"
+            detail = f"the run has asked for nothing under the key {key!r}"
+            raise UnknownNode(f"{pointer}: {detail}", errors=[FieldError(pointer, detail)])
+        it = asked[key]
+        if it.kind not in _WITH_OUTPUT:
+            raise NotReplaceable(f"{key} has no output: it is a {it.kind}")
+        if it.state != "succeeded" or json.loads(it.output or "null") != json.loads(output):
+            news[key] = output
+    return news
+
+
+async def _check_ended(tx: Transaction, dag: Dag, asked: Mapping[str, Asked], news: Mapping[str, str]) -> None:
+    """Of a step without a result nobody will tell one, since the delivery that has it is over."""
+    waiting = [key for key in news if asked[key].ended is None and asked[key].kind != "step"]
+    nodes, _ = await store.dags.nodes_by_key(tx, dag.no, waiting)
+    for key in waiting:
+        if key in nodes and nodes[key].state in UNFINISHED:
+            raise NotReplaceable(f"{key} has not ended: cancel it first, or let it end")
+        asked[key].generation = nodes[key].generation if key in nodes else 1
+
+
+async def _first(tx: Transaction, run: Run, replaced: Sequence[Asked]) -> int:
+    """The event from which on nothing holds."""
+    ended_at = await store.resets.end_asked(tx, run)
+    told = [it.ended for it in replaced if it.ended is not None]
+    return min([*told, run.last_event + 1 if ended_at is None else ended_at])
+
+
+class _Rewriting:
+    """One reset within its transaction."""
+
+    def __init__(self, tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> None:
+        self._tx = tx
+        self._settlement = settlement
+        self._dag = dag
+        self._run = run
+        self._was_over = run.over
+        self._number = run.resets + 1
+        self._gone: set[str] = set()
+
+    async def begin(self) -> None:
+        """See that the run may be rewritten; one that is over goes on."""
+        tx, dag, run = self._tx, self._dag, self._run
+        if await store.timers.has_older_owner(tx, store.timers.RESETS_LEVEL):
+            raise Upgrading("an older process owns the shard; send again once it has gone", retry_after_s=1.0)
+        if not run.over:
+            return
+        if not dag.over:
+            raise DagCancelling("what the run had not ended is still being cancelled; try again")
+        await unarchive.check(tx, dag)
+        await store.dags.reopen_dag(tx, dag)
+        dag.ends_as = None
+        self._settlement.restart(dag)
+        await store.resets.take_back_end(tx, run)
+
+    async def take_back(self, replaced: Sequence[Asked]) -> None:
+        """Code is not told of these ends any more."""
+        ends = [it.ended for it in replaced if it.ended is not None]
+        if ends:
+            await store.resets.void_ends(self._tx, self._run, ends, self._number)
+
+    async def go_back(self, event: int) -> None:
+        """What was asked for from that event on is void."""
+        tx, dag, run = self._tx, self._dag, self._run
+        if await store.resets.count_void(tx, run, event, VOID_MAX + 1) > VOID_MAX:
+            raise LimitExceeded(
+                f"the run has asked for over {VOID_MAX} things since event {event}: go back less far, or start "
+                "another"
+            )
+        void = await store.resets.void_from(tx, run, event, self._number)
+        self._gone = {key for _, key in void}
+        nodes, _ = await store.dags.nodes_by_key(tx, dag.no, [key for kind, key in void if kind in _CANCELLED])
+        living = [node for node in nodes.values() if node.state in UNFINISHED]
+        if told := [node.no for node in living if not node.timer]:
+            await store.dags.cancel_by_call(tx, told, f"the run was reset to event {event}")
+        self._settlement.cancel_items(living)
+        markers = {name: after for name, after in json.loads(run.markers).items() if after < event}
+        run.markers = encode(markers)
+
+    async def replace(self, ends: Sequence[Replacement]) -> None:
+        """Code is told these."""
+        await store.resets.append_replaced(self._tx, self._run, ends)
+        self._gone |= {end.key for end in ends}
+
+    async def finish(self, event: int, reset_id: str, said: Mapping[str, object]) -> None:
+        """The log says so, and the decider is delivered anew; whoever has it loses it."""
+        tx, dag, run = self._tx, self._dag, self._run
+        if self._was_over:
+            await store.resets.append_missed_ends(tx, run)
+        known = {name: value for name, value in said.items() if value is not None}
+        await store.resets.append(
+            tx,
+            run,
+            event,
+            self._number,
+            reset_id=reset_id,
+            data=encode({"reset": self._number, "event": event, **known}),
+            markers=run.markers,
+            open_steps=[key for key in run.open_steps if key not in self._gone],
+            deadline_anew=run.cancel_requested and not self._was_over,
+        )
+        old = await store.runs.decider(tx, dag.no)
+        await store.duties.drop_sends(tx, [dag.node_no(0)])
+        await deciders.renew(tx, self._settlement, dag, run, old, state="blocked")
+        if old.state == "released":
+            cancel = Send(dag.node_no(0), old.generation, "cancel", old.item_id, dag.namespace)
+            self._settlement.sends.append(cancel)
+        self._settlement.wake(dag)
