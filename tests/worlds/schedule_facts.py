@@ -80,6 +80,11 @@ def judge(schedules: list[Schedule]) -> list[str]:
     ]
 
 
+def judge_ticks(schedule: Schedule) -> list[str]:
+    """What its slots show by themselves, whoever looks after its runs."""
+    return [fault for look in (_slots, _in_time) for fault in look(schedule)]
+
+
 def at_s(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 

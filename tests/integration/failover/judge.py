@@ -29,6 +29,7 @@ def judge(log: Log, cut_s: float | None) -> list[str]:
         *(fault for item in by_item for fault in _again(log, item, by_item[item], cut_s)),
         *(fault for sent in log.dags.values() for fault in _unended(sent, by_item, cut_s)),
         *_early(log),
+        *(fault for verb in log.verbs for fault in verb.faults(cut_s)),
     ]
 
 

@@ -14,6 +14,7 @@ from headgate import _ids as ids
 from headgate._ids import shard_of
 from headgate.errors import HeadgateError
 from shared.shards.map_file import SLOTS
+from tests.integration.failover.verbs import VERBS, Verb, go_on, let_go, work
 
 LEASE_S = 10.0
 SHARDS = 2
@@ -76,6 +77,7 @@ class Log:
     deliveries: list[Delivery] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    verbs: list[Verb] = field(default_factory=list)
 
     def done(self, what: str, since: float) -> list[Call]:
         """Calls sent since then that were answered as done."""
@@ -87,7 +89,7 @@ class Log:
 
 
 class Load:
-    """Each tenant enqueues on each shard, builds DAGs on each, and works, until it is stopped.
+    """Each tenant enqueues and builds DAGs on each shard, does what `VERBS` say, and works, until it is stopped.
 
     Each call is sent once, and to one shard: a shard that is sick holds up what is sent to it alone.
     """
@@ -148,6 +150,11 @@ class Load:
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Load"]:
         """Send until the block ends; work goes on until `stop`."""
+        places = [(tenant, client, shard) for tenant, client in self._clients.items() for shard in range(SHARDS)]
+        self.log.verbs = [verb(*place, self._in_time) for place in places for verb in VERBS]
+        await asyncio.gather(*(verb.begin() for verb in self.log.verbs))
+        self._tasks += [asyncio.create_task(go_on(verb, lambda: self._is_over)) for verb in self.log.verbs]
+        self._working += [asyncio.create_task(work(verb)) for verb in self.log.verbs]
         for tenant, client in self._clients.items():
             for shard in range(SHARDS):
                 self._tasks.append(asyncio.create_task(self._send(tenant, client, shard)))
@@ -159,6 +166,10 @@ class Load:
             self._is_over = True
             await asyncio.gather(*self._tasks)
 
+    async def let_go(self) -> None:
+        """Nothing new comes of what tenants have set."""
+        await asyncio.gather(*map(let_go, self.log.verbs))
+
     async def drained(self) -> bool:
         """Whether no item of any tenant is left, and every DAG that is known has ended."""
         for client in self._clients.values():
@@ -167,8 +178,8 @@ class Load:
             except HeadgateError:
                 return False
             for dag in dags:
-                self.log.dags[str(dag.key)].state = dag.state
-                self.log.dags[str(dag.key)].dag = dag.id
+                if sent := self.log.dags.get(str(dag.key)):
+                    sent.state, sent.dag = dag.state, dag.id
             if any(topic.ready + topic.delayed + topic.leased + topic.disabled for topic in topics):
                 return False
             if any(dag.state == "running" for dag in dags):

@@ -29,6 +29,7 @@ class Stage:
     async def drain(self, *, repair: bool = False) -> None:
         """Work until nothing is left; with `repair`, by what the manual says is to be done after a loss."""
         async with asyncio.timeout(DRAIN_S):
+            await self.load.let_go()
             await asyncio.sleep(1)
             while not await self.load.drained():
                 if repair:

@@ -1,10 +1,17 @@
 """The judge of failovers tells each fault by histories that hold one, and allows what may be lost and no more."""
 
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 
 from headgate._ids import IdMaker
 from tests.integration.failover.judge import judge, missing
 from tests.integration.failover.load import LEASE_S, Delivery, Log, Sent
+from tests.integration.failover.verbs import Limits, Ticks, Values, Verb
+from tests.worlds.facts import Delivery as Leased
+from tests.worlds.limit_facts import Limited
+from tests.worlds.value_facts import Read, Write
 
 CUT_S = 100.0
 BEFORE, AFTER = 50.0, 150.0
@@ -92,3 +99,59 @@ def test_a_promised_dag_that_is_gone_or_did_not_succeed(shard: int, promised: fl
 
 def test_a_call_without_an_answer() -> None:
     assert judge(Log(late=["dequeue"]), None) == ["dequeue was not answered in time"]
+
+
+def a(verb: type[Verb], shard: int) -> Any:
+    made: Any = verb("north", None, shard, None)  # type: ignore[arg-type]
+    return made
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("promised", [BEFORE, AFTER])
+@pytest.mark.parametrize("cut_s", [CUT_S, None])
+def test_a_write_of_a_value_that_was_answered_and_is_gone(
+    shard: int, promised: float, cut_s: float | None
+) -> None:
+    values = a(Values, shard)
+    values.cell.writes.append(Write({"by": 1}, 0, promised - 1, done=promised, versions={1}, is_possible=True))
+    values.cell.reads.append(Read({"by": 1}, 1, promised + 1, promised + 2))
+    assert judge(Log(verbs=[values]), cut_s) == []
+    values.cell.reads.append(Read(None, 0, AFTER + 50, AFTER + 51))
+    may_be = shard == 1 and promised == AFTER and cut_s is not None
+    assert bool(judge(Log(verbs=[values]), cut_s)) is not may_be
+
+
+def test_two_writes_of_a_value_that_are_one_version() -> None:
+    values = a(Values, 1)
+    for by in (1, 2):
+        values.cell.writes.append(Write({"by": by}, 0, BEFORE, done=BEFORE, versions={1}, is_possible=True))
+    values.cell.reads.append(Read({"by": 2}, 1, AFTER, AFTER))
+    assert any("are both version 1" in fault for fault in judge(Log(verbs=[values]), None))
+
+
+@pytest.mark.parametrize(
+    ("slots", "says"), [((1, 2, 3), ""), ((1, 3), "follows the slot"), ((1, 2, 2), "follows"), ((), "never came")]
+)
+def test_slots_of_a_schedule_that_are_left_out_or_decided_twice(slots: tuple[int, ...], says: str) -> None:
+    ticks = a(Ticks, 0)
+    ticks.schedule.sent = 0.0
+    for number, slot in enumerate(slots):
+        at = datetime.fromtimestamp(slot, UTC).isoformat()
+        ticks.schedule.ticks.append(
+            {"tick": number, "kind": "slot", "at": at, "through": at, "slots": 1, "decided_at": at, "reason": None}
+        )
+    found = judge(Log(verbs=[ticks]), None)
+    assert bool(found) is bool(says) and all(says in fault for fault in found), found
+
+
+@pytest.mark.parametrize(("at", "cut_s"), [(BEFORE, None), (BEFORE, CUT_S), (AFTER, CUT_S)])
+def test_more_items_of_a_limited_topic_than_may_be_leased_at_once(at: float, cut_s: float | None) -> None:
+    limits = a(Limits, 1)
+    limits.facts.limits.append(Limited(("north", "limited-1"), {"concurrency": 3.0}, 1.0))
+    for number in range(4):
+        assert judge(Log(verbs=[limits]), cut_s) == [] or not number
+        id_ = f"item {number}"
+        limits.history.delivered(
+            Leased(id_, "north", "limited-1", id_, f"token {number}", 1, LEASE_S, at, at + 0.1)
+        )
+    assert bool(judge(Log(verbs=[limits]), cut_s)) is (cut_s is None or at < cut_s)
