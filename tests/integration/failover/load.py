@@ -14,7 +14,8 @@ from headgate import _ids as ids
 from headgate._ids import shard_of
 from headgate.errors import HeadgateError
 from shared.shards.map_file import SLOTS
-from tests.integration.failover.verbs import VERBS, Verb, go_on, let_go, work
+from tests.integration.failover.verb import Verb, go_on, let_go, work
+from tests.integration.failover.verbs import VERBS
 
 LEASE_S = 10.0
 SHARDS = 2
@@ -191,6 +192,7 @@ class Load:
         for task in self._working:
             task.cancel()
         await asyncio.gather(*self._working, return_exceptions=True)
+        await asyncio.gather(*(verb.close() for verb in self.log.verbs))
 
     @asynccontextmanager
     async def _in_time(self, what: str) -> AsyncIterator[None]:

@@ -8,7 +8,9 @@ import pytest
 from headgate._ids import IdMaker
 from tests.integration.failover.judge import judge, missing
 from tests.integration.failover.load import LEASE_S, Delivery, Log, Sent
-from tests.integration.failover.verbs import Limits, Ticks, Values, Verb
+from tests.integration.failover.runs import Run, Runs
+from tests.integration.failover.verb import Verb
+from tests.integration.failover.verbs import Limits, Ticks, Values
 from tests.worlds.facts import Delivery as Leased
 from tests.worlds.limit_facts import Limited
 from tests.worlds.value_facts import Read, Write
@@ -155,3 +157,19 @@ def test_more_items_of_a_limited_topic_than_may_be_leased_at_once(at: float, cut
             Leased(id_, "north", "limited-1", id_, f"token {number}", 1, LEASE_S, at, at + 0.1)
         )
     assert bool(judge(Log(verbs=[limits]), cut_s)) is (cut_s is None or at < cut_s)
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("promised", [BEFORE, AFTER])
+@pytest.mark.parametrize("state", ["", "gone", "failed"])
+def test_a_promised_run_that_is_gone_or_did_not_succeed(shard: int, promised: float, state: str) -> None:
+    runs = a(Runs, 0)
+    runs.runs["0-1"] = Run(1, promised, _make(shard)[0], promised, state)
+    assert bool(judge(Log(verbs=[runs]), CUT_S)) is not (shard == 1 and promised == AFTER and state == "gone")
+
+
+@pytest.mark.parametrize(("output", "is_fault"), [({"n": 1}, False), ({"n": 2}, True), (None, True)])
+def test_a_run_that_ended_with_what_it_was_not_sent(output: Any, is_fault: bool) -> None:
+    runs = a(Runs, 0)
+    runs.runs["0-1"] = Run(1, BEFORE, _make(0)[0], BEFORE, "succeeded", output)
+    assert bool(judge(Log(verbs=[runs]), CUT_S)) is is_fault

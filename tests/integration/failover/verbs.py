@@ -1,13 +1,13 @@
-"""What else a tenant does under the load, and what of it may be missing: values of DAGs, schedules, limits.
+"""What else a tenant does under the load, and what of it may be missing: values, schedules, limits, runs.
 
-Each verb goes on by itself until the load is over, then lets go; it is judged by the facts of random worlds.
+Each verb goes on by itself until the load is over, then lets go; most are judged by the facts of random worlds.
 Another joins by a class and a place in `VERBS`.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -16,45 +16,19 @@ from headgate import AsyncClient
 from headgate import _ids as ids
 from headgate._ids import shard_of
 from headgate.errors import DagFinished, HeadgateError, VersionConflict
+from tests.integration.failover.runs import Runs
+from tests.integration.failover.verb import LOSSY, InTime, Verb
 from tests.worlds import limit_facts, schedule_facts, value_facts
 from tests.worlds.facts import Delivery, History, Sent, Word
 from tests.worlds.limit_facts import Limited, LimitFacts
 from tests.worlds.schedule_facts import Schedule
 from tests.worlds.value_facts import Cell, Read, Write
 
-InTime = Callable[[str], AbstractAsyncContextManager[None]]
-
-LOSSY = 1
-_AGAIN_S = 0.2
-_PAUSE_S = 0.3
 _INTERVAL_S = 1
 _LEASE_S = 10.0
 _HEARD_S = 2.0  # what is set is in force everywhere within a second
 _ROOM = 3
 _make = ids.IdMaker().make
-
-
-class Verb:
-    """One tenant's, on one shard, or wherever the services have it."""
-
-    def __init__(self, tenant: str, client: AsyncClient, shard: int, in_time: InTime) -> None:
-        self.tenant, self.client, self.shard, self.in_time = tenant, client, shard, in_time
-
-    async def begin(self) -> None:
-        """Before anything happens to a shard."""
-
-    async def step(self) -> None:
-        """Once more, while the load goes on; what is refused may be so."""
-
-    async def work(self) -> None:
-        """Take what there is, and ack it, until nothing is left."""
-
-    async def end(self) -> None:
-        """Nothing of it is to go on; raises HeadgateError where that is to be asked again."""
-
-    def faults(self, cut_s: float | None) -> Iterator[str]:
-        """Every violation; what was done on the shard that failed over may be forgotten from `cut_s` on."""
-        raise NotImplementedError
 
 
 class Values(Verb):
@@ -203,27 +177,4 @@ class Limits(Verb):
             yield f"nothing came of {self.tenant}'s {self._topic}"
 
 
-VERBS: tuple[type[Verb], ...] = (Values, Ticks, Limits)
-
-
-async def go_on(verb: Verb, is_over: Callable[[], bool]) -> None:
-    """Do it until the load is over."""
-    while not is_over():
-        await verb.step()
-        await asyncio.sleep(_PAUSE_S)
-
-
-async def work(verb: Verb) -> None:
-    """Work on what comes of it until that is cancelled."""
-    while True:
-        await verb.work()
-        await asyncio.sleep(_PAUSE_S)
-
-
-async def let_go(verb: Verb) -> None:
-    """End it, however often that is refused: whoever waits for it has a deadline."""
-    while True:
-        try:
-            return await verb.end()
-        except HeadgateError:
-            await asyncio.sleep(_AGAIN_S)
+VERBS: tuple[type[Verb], ...] = (Values, Ticks, Limits, Runs)

@@ -1,0 +1,63 @@
+"""What tenants do under the load, besides items and DAGs: one class each, and how it goes on and ends."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+
+from headgate import AsyncClient
+from headgate.errors import HeadgateError
+
+InTime = Callable[[str], AbstractAsyncContextManager[None]]
+
+LOSSY = 1  # the shard that may be what its standby had heard of
+_AGAIN_S = 0.2
+_PAUSE_S = 0.3
+
+
+class Verb:
+    """One tenant's, on one shard, or wherever the services have it."""
+
+    def __init__(self, tenant: str, client: AsyncClient, shard: int, in_time: InTime) -> None:
+        self.tenant, self.client, self.shard, self.in_time = tenant, client, shard, in_time
+
+    async def begin(self) -> None:
+        """Before anything happens to a shard."""
+
+    async def step(self) -> None:
+        """Once more, while the load goes on; what is refused may be so."""
+
+    async def work(self) -> None:
+        """Take what there is, and ack it, until nothing is left."""
+
+    async def end(self) -> None:
+        """Nothing of it is to go on; raises HeadgateError where that is to be asked again."""
+
+    async def close(self) -> None:
+        """Once everything is over."""
+
+    def faults(self, cut_s: float | None) -> Iterator[str]:
+        """Every violation; what was done on the shard that failed over may be forgotten from `cut_s` on."""
+        raise NotImplementedError
+
+
+async def go_on(verb: Verb, is_over: Callable[[], bool]) -> None:
+    """Do it until the load is over."""
+    while not is_over():
+        await verb.step()
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def work(verb: Verb) -> None:
+    """Work on what comes of it until that is cancelled."""
+    while True:
+        await verb.work()
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def let_go(verb: Verb) -> None:
+    """End it, however often that is refused: whoever waits for it has a deadline."""
+    while True:
+        try:
+            return await verb.end()
+        except HeadgateError:
+            await asyncio.sleep(_AGAIN_S)
