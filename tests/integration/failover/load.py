@@ -171,21 +171,24 @@ class Load:
         """Nothing new comes of what tenants have set."""
         await asyncio.gather(*map(let_go, self.log.verbs))
 
-    async def drained(self) -> bool:
-        """Whether no item of any tenant is left, and every DAG that is known has ended."""
-        for client in self._clients.values():
+    async def left(self) -> list[str]:
+        """What is not over of any tenant: topics that hold items, and DAGs that run; empty once all is."""
+        found = []
+        for tenant, client in self._clients.items():
             try:
                 topics, dags = await client.topics(), await client.dags()
-            except HeadgateError:
-                return False
+            except HeadgateError as error:
+                return [f"{tenant} is not answered: {error}"]
             for dag in dags:
                 if sent := self.log.dags.get(str(dag.key)):
                     sent.state, sent.dag = dag.state, dag.id
-            if any(topic.ready + topic.delayed + topic.leased + topic.disabled for topic in topics):
-                return False
-            if any(dag.state == "running" for dag in dags):
-                return False
-        return True
+            found += [
+                f"{tenant}: {topic}"
+                for topic in topics
+                if topic.ready + topic.delayed + topic.leased + topic.disabled
+            ]
+            found += [f"{tenant}: {dag}" for dag in dags if dag.state == "running"]
+        return found
 
     async def stop(self) -> None:
         """No more work."""

@@ -12,20 +12,21 @@ from headgate._ids import shard_of
 from headgate.errors import Conflict, NotFound
 from tests.integration.failover.verb import LOSSY, InTime, Verb
 
-_UNDER_WAY_MAX = 3
+_UNDER_WAY_MAX = 2
 _AGAIN_S = 3.0
 
 
 @dataclass
 class Run:
-    """A run: what it is sent, its DAG's id, when its start was answered, and what it has come to."""
+    """A run: what it is sent, from when on, its DAG's id, when its start was answered, and what it has come to."""
 
     number: int
-    sent: float
+    next_s: float
     dag: str = ""
     answered: float | None = None
     state: str = ""
     output: Any = None
+    is_asked: bool = False  # the call that starts it is over
 
 
 class Runs(Verb):
@@ -60,6 +61,7 @@ class Runs(Verb):
         async with self.in_time("start a run"):
             made = await self.client.workflows.start(f"greeting-{self.shard}", number, id=id_)
             run.dag, run.answered = str(made.run), time.monotonic()
+        run.is_asked = True
 
     async def work(self) -> None:
         """Who waits for a run tells it to go on until it has; under one id that is one signal."""
@@ -67,7 +69,7 @@ class Runs(Verb):
         if self._working.done():
             self._working.result()
         for id_, run in list(self.runs.items()):
-            if not run.state:
+            if run.is_asked and not run.state:
                 async with self.in_time(f"look at the run {id_}"):
                     await self._look(id_, run)
 
@@ -77,14 +79,13 @@ class Runs(Verb):
             shown = await handle.show()
             if shown.finished:
                 run.state, run.output = shown.state, shown.output
-            elif time.monotonic() > run.sent:
-                run.sent = time.monotonic() + _AGAIN_S
+            elif time.monotonic() > run.next_s:
+                run.next_s = time.monotonic() + _AGAIN_S
                 await handle.signal("go", {"n": run.number}, id=f"go {run.number}")
-        except (NotFound, Conflict) as error:
-            if isinstance(error, NotFound) and run.answered is None:
-                run.state = "never begun"
-            elif isinstance(error, NotFound):
-                run.state = "gone"
+        except NotFound:
+            run.state = "never begun" if run.answered is None else "gone"
+        except Conflict:
+            pass  # it has just ended
 
     async def close(self) -> None:
         if self._working is not None:

@@ -28,14 +28,19 @@ class Stage:
 
     async def drain(self, *, repair: bool = False) -> None:
         """Work until nothing is left; with `repair`, by what the manual says is to be done after a loss."""
-        async with asyncio.timeout(DRAIN_S):
-            await self.load.let_go()
-            await asyncio.sleep(1)
-            while not await self.load.drained():
-                if repair:
-                    await self._audit("repair", "--yes", "--age-s", "2")
-                await asyncio.sleep(0.5)
-        await self.load.stop()
+        left = ["what tenants had set"]
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self.load.let_go()
+                await asyncio.sleep(1)
+                while left := await self.load.left():
+                    if repair:
+                        await self._audit("repair", "--yes", "--age-s", "2")
+                    await asyncio.sleep(0.5)
+        except TimeoutError as error:
+            raise AssertionError(f"{DRAIN_S:.0f} s after the load there is left: {left}") from error
+        finally:
+            await self.load.stop()
 
     async def _audit(self, *argv: str) -> None:
         env = {**os.environ, **self._shards}

@@ -11,7 +11,8 @@ InTime = Callable[[str], AbstractAsyncContextManager[None]]
 
 LOSSY = 1  # the shard that may be what its standby had heard of
 _AGAIN_S = 0.2
-_PAUSE_S = 0.3
+# Beside the load itself: a sick shard is to be met by each, not to be flooded.
+_PAUSE_S = 1.0
 
 
 class Verb:
