@@ -3,7 +3,7 @@
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -15,7 +15,6 @@ from headgate._ids import shard_of
 from headgate.errors import HeadgateError
 from shared.shards.map_file import SLOTS
 from tests.integration.failover.verb import Verb, go_on, let_go, work
-from tests.integration.failover.verbs import VERBS
 
 LEASE_S = 10.0
 SHARDS = 2
@@ -90,14 +89,15 @@ class Log:
 
 
 class Load:
-    """Each tenant enqueues and builds DAGs on each shard, does what `VERBS` say, and works, until it is stopped.
+    """Each tenant enqueues and builds DAGs on each shard, does what `verbs` say, and works, until it is stopped.
 
     Each call is sent once, and to one shard: a shard that is sick holds up what is sent to it alone.
     """
 
-    def __init__(self, clients: dict[str, AsyncClient]) -> None:
+    def __init__(self, clients: dict[str, AsyncClient], verbs: Sequence[type[Verb]]) -> None:
         self.log = Log()
         self._clients = clients
+        self._verbs = verbs
         self._is_over = False
         self._confirmed = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -152,7 +152,7 @@ class Load:
     async def running(self) -> AsyncIterator["Load"]:
         """Send until the block ends; work goes on until `stop`."""
         places = [(tenant, client, shard) for tenant, client in self._clients.items() for shard in range(SHARDS)]
-        self.log.verbs = [verb(*place, self._in_time) for place in places for verb in VERBS]
+        self.log.verbs = [verb(*place, self._in_time) for place in places for verb in self._verbs]
         await asyncio.gather(*(verb.begin() for verb in self.log.verbs))
         self._tasks += [asyncio.create_task(go_on(verb, lambda: self._is_over)) for verb in self.log.verbs]
         self._working += [asyncio.create_task(work(verb)) for verb in self.log.verbs]

@@ -2,12 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from headgate import AsyncClient, RetryPolicy
 from tests.integration.failover.load import Load
+from tests.integration.failover.verb import Verb
+from tests.integration.failover.verbs import VERBS
 from tests.support import apps
 from tests.support.databases import Database
 from tests.support.zygote import run_module
@@ -50,9 +52,15 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    well: Database, queue_dsn: str, dag_dsn: str, redis_url: str, **settings: Any
+    well: Database,
+    queue_dsn: str,
+    dag_dsn: str,
+    redis_url: str,
+    verbs: Sequence[type[Verb]] = VERBS,
+    **settings: Any,
 ) -> AsyncIterator[Stage]:
-    """`queue_dsn` and `dag_dsn` lead to the database of the shards numbered 1."""
+    """`queue_dsn` and `dag_dsn` lead to the database of the shards numbered 1; besides items and DAGs tenants do
+    what `verbs` say."""
     queue_shards, dag_shards = (f"0={well.dsn} 1={dsn}" for dsn in (queue_dsn, dag_dsn))
     async with AsyncExitStack() as stack:
         queue = await stack.enter_async_context(
@@ -67,4 +75,6 @@ async def staged(
             )
             for tenant in TENANTS
         }
-        yield Stage({"HEADGATE_QUEUE_SHARDS": queue_shards, "HEADGATE_DAG_SHARDS": dag_shards}, Load(clients))
+        yield Stage(
+            {"HEADGATE_QUEUE_SHARDS": queue_shards, "HEADGATE_DAG_SHARDS": dag_shards}, Load(clients, verbs)
+        )
