@@ -89,6 +89,7 @@ class Runs(Verb):
 
     async def close(self) -> None:
         if self._working is not None:
+            await self.work()
             self._working.cancel()
             await asyncio.gather(self._working, return_exceptions=True)
 

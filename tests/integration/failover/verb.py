@@ -34,7 +34,7 @@ class Verb:
         """Nothing of it is to go on; raises HeadgateError where that is to be asked again."""
 
     async def close(self) -> None:
-        """Once everything is over."""
+        """Once nothing is left: a last look, and nobody works any more."""
 
     def faults(self, cut_s: float | None) -> Iterator[str]:
         """Every violation; what was done on the shard that failed over may be forgotten from `cut_s` on."""
