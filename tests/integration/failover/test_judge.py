@@ -138,7 +138,7 @@ def test_slots_of_a_schedule_that_are_left_out_or_decided_twice(slots: tuple[int
     ticks = a(Ticks, 0)
     ticks.schedule.sent = 0.0
     for number, slot in enumerate(slots):
-        at = datetime.fromtimestamp(slot, UTC).isoformat()
+        at = datetime.fromtimestamp(slot * ticks.schedule.interval_s, UTC).isoformat()
         ticks.schedule.ticks.append(
             {"tick": number, "kind": "slot", "at": at, "through": at, "slots": 1, "decided_at": at, "reason": None}
         )
