@@ -65,6 +65,12 @@ async def cancelled_leased(api: Api, item_id: str) -> None:
     assert await api.ack(leased) == ["cancelled"]
 
 
+async def cancelled_after_a_claim_past_its_ttl(api: Api, item_id: str) -> None:
+    await api.clock.advance(101)
+    assert await api.dequeue("t") == []
+    assert await api.cancel(item_id) == ["cancelled"]
+
+
 async def cancelled_delayed(api: Api, item_id: str) -> None:
     assert await api.nack(await api.dequeue_one("t"), delay_s=50) == ["requeued"]
     assert await api.cancel(item_id) == ["cancelled"]
@@ -90,6 +96,7 @@ ENDS: list[tuple[End, dict[str, Any]]] = [
     (past_ttl_after_an_error, {"outcome": "expired", "error": "its time to live passed; before: broken"}),
     (cancelled_ready, {"outcome": "cancelled", "attempt": 0}),
     (cancelled_leased, {"outcome": "cancelled", "attempt": 1}),
+    (cancelled_after_a_claim_past_its_ttl, {"outcome": "cancelled", "attempt": 0}),
     (cancelled_delayed, {"outcome": "cancelled"}),
     (purged, {"outcome": "cancelled"}),
     (purged_leased, {"outcome": "cancelled", "attempt": 1}),

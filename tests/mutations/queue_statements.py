@@ -387,6 +387,14 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "remove-unseen-claim",
+        "a cancel of what a claim past its TTL took tells of no delivery",
+        _ITEMS,
+        "ids @> ARRAY[i.id]) THEN 0 ELSE found.charge",
+        "ids @> ARRAY[i.id]) THEN 1 ELSE found.charge",
+        ("contract/test_queue_ends.py::test_an_end_is_told_once",),
+    ),
+    Mutation(
         "known-cancelled",
         "what was cancelled under a lease was not acked, though the sweep of that remembers it",
         _ITEMS,

@@ -201,7 +201,8 @@ LEFT JOIN LATERAL tell_dead(c.ids, c.topics, c.ack_topics, c.attempts, c.errors,
 
 -- name: remove(ids, outcomes, states, charges, whys)
 -- The end of items whose membership this transaction has taken: expired, cancelled, or dead ones that leave.
--- `states` names the count each comes off; `charges` is 1 where the end was itself a delivery; `whys` is told before
+-- `states` names the count each comes off; `charges` is 1 where the end was itself a delivery, which a claim past the
+-- TTL was not (see `claim`); `whys` is told before
 -- the error of the last delivery. Who held one that was cancelled is told of it by a row for a while. A dead item told its end when it died, so no second completion goes out for it.
 WITH found AS MATERIALIZED (
     SELECT w.*, i.place
@@ -209,7 +210,10 @@ WITH found AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = w.id OFFSET 0) AS i),
 deleted AS (
     DELETE FROM item i USING found WHERE i.ctid = found.place
-    RETURNING i.id, i.namespace_id, i.topic_id, i.attempts + found.charge AS attempts, i.ack_topic_id, i.ack_context,
+    RETURNING i.id, i.namespace_id, i.topic_id, i.ack_topic_id, i.ack_context,
+        i.attempts + CASE WHEN found.charge > 0 AND i.expires_at <= shard_now() AND EXISTS (
+            SELECT FROM lease WHERE lease.expires_at BETWEEN i.expires_at AND shard_now()
+                AND lease.claimed_at = 'infinity' AND lease.ids @> ARRAY[i.id]) THEN 0 ELSE found.charge END AS attempts,
         nullif(concat_ws('; before: ', found.why, i.error), '') AS error, i.remembered, i.idempotency_key,
             found.outcome,
         found.state, octet_length(i.payload) AS bytes),
