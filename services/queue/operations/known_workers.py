@@ -173,18 +173,16 @@ class KnownWorkers:
         async with self._writing:
             now_s = self._clock.monotonic_s()
             at: dict[ShardNo, list[_Known]] = {}
+            shards = sorted(store.number for store in living(self._stores))
+            if not shards:  # none is named any more
+                return 0
             for known in [known for ours in self._known.values() for known in ours.values()]:
                 if known.is_due(now_s, self._settings.worker_write_s):
-                    at.setdefault(self._shard(known), []).append(known)
+                    at.setdefault(_shard(known, shards), []).append(known)
                 elif known.seen_s < now_s - FORGET_S:
                     self._forget(known)
             await asyncio.gather(*(self._write(shard, due, now_s) for shard, due in at.items()))
         return 0
-
-    def _shard(self, known: _Known) -> ShardNo:
-        """Where a worker's row is; after failures on the next ones."""
-        shards = sorted(store.number for store in living(self._stores))
-        return shards[(crc32(f"{known.namespace}/{known.name}".encode()) + known.failures) % len(shards)]
 
     async def _write(self, shard: ShardNo, due: Sequence[_Known], now_s: float) -> None:
         rest = iter(due)
@@ -241,3 +239,8 @@ def _view(row: WorkerRow) -> dict[str, Any]:
         "since": row.since,
         "last_seen": row.seen_at,
     }
+
+
+def _shard(known: _Known, shards: Sequence[ShardNo]) -> ShardNo:
+    """Where a worker's row is; after failures on the next ones."""
+    return shards[(crc32(f"{known.namespace}/{known.name}".encode()) + known.failures) % len(shards)]

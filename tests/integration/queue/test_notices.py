@@ -45,9 +45,11 @@ async def test_what_nobody_uses_is_not_read(own_host: QueueHost, read: list[str]
 
 async def test_a_process_whose_shards_have_all_left_the_map_reads_nothing(own_host: QueueHost) -> None:
     steps = notices(own_host)
+    await Api(own_host).dequeue("t", worker="w")
     for store in own_host.stores.values():
         store.shard.retire()
     assert await steps.step() == 0
+    assert await own_host.process.workers.step() == 0
 
 
 async def test_what_another_process_sets_on_any_shard_is_read(own_host: QueueHost, read: list[str]) -> None:
