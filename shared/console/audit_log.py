@@ -46,7 +46,7 @@ _ALWAYS: Final = [
     ("POST", re.compile(rf"{_DAG}/(?P<verb>cancel|retry|skip|pause|resume|nodes/cancel)"), "DAG"),
     (
         "POST",
-        re.compile(rf"{_NS}/workflows/(?P<target>[^/]+)/(?P<verb>cancel|terminate|pause|resume|move)"),
+        re.compile(rf"{_NS}/workflows/(?P<target>[^/]+)/(?P<verb>cancel|terminate|pause|resume|move|reset)"),
         "workflow",
     ),
     ("PUT", re.compile(rf"{_NS}/exports/mark"), "mark as exported"),

@@ -117,7 +117,7 @@ async def test_an_upgrade_under_load_loses_nothing_and_doubles_nothing(
             )
             for tenant in TENANTS
         }
-        stage = Stage({}, Load(clients))
+        stage = Stage({}, Load(clients, ()))
         async with stage.load.running() as load:
             await load.until_more(STEPS)
             assert await migrate(empty, ROOT) == heads

@@ -186,7 +186,7 @@ async def test_folded_or_told_a_dag_comes_to_the_same(databases: Databases) -> N
         folding_on(database, dag_settings=at_once, fold_completions=False) as telling,
     ):
         endings = folding.host.process.dag_news.endings
-        endings.is_heard = True
+        endings.hearers = 1
         endings.tell = told.extend  # type: ignore[method-assign]
         for seed in range(examples(10)):
             before = folding.told.taken, telling.told.taken

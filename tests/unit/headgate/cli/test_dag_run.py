@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,14 +156,16 @@ class Stoppable(Local):
 
 
 @pytest.fixture
-def stoppable(monkeypatch: pytest.MonkeyPatch) -> Stoppable:
+def stoppable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stoppable]:
     local = Stoppable()
     monkeypatch.setattr(
         commands,
         "_async_client",
         lambda _args: AsyncClient(queue_url="http://q", dag_url="http://d", transport=local, retry=ONCE),
     )
-    return local
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
+    yield local
+    signal.signal(signal.SIGHUP, before)
 
 
 def has_text(file: Path) -> bool:
