@@ -202,7 +202,9 @@ async def test_a_line_that_moves_turns_away_nobody(own_host: QueueHost, clock: l
     await jam.begin(Urgency.ENQUEUE)
     await jam.stand(clock, Urgency.ENQUEUE)
     await jam.end()
-    assert [r["status"] for r in await api.enqueue({"topic": "t", "id": api.new_id(0)})] == ["enqueued"]
+    # Of the general way, which asks for each call; calls of the common shape are let in for a moment by one look.
+    moved = {"topic": "t", "id": api.new_id(0), "delay_s": 1}
+    assert [r["status"] for r in await api.enqueue(moved)] == ["enqueued"]
     await jam.begin(Urgency.ENQUEUE)
     clock[0] += 60
     set_urgency(Urgency.ENQUEUE)
