@@ -5,7 +5,7 @@ All of them under the lock of the DAG's row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -122,13 +122,14 @@ async def append(
     deadline_anew: bool,
 ) -> None:
     """Write that a run was reset to an event, for the so many-th time; its code has yet to see what follows."""
-    values: Mapping[str, object] = {"key": _KEY + reset_id, "data": data, "markers": markers}
     await tx.fetch(
         SQL.append_reset,
         dag_no=run.dag_no,
         event=event,
         number=number,
+        key=_KEY + reset_id,
+        data=data,
+        markers=markers,
         open_steps=open_steps,
         deadline_anew=deadline_anew,
-        **values,
     )

@@ -202,8 +202,8 @@ LEFT JOIN LATERAL tell_dead(c.ids, c.topics, c.ack_topics, c.attempts, c.errors,
 -- name: remove(ids, outcomes, states, charges, whys)
 -- The end of items whose membership this transaction has taken: expired, cancelled, or dead ones that leave.
 -- `states` names the count each comes off; `charges` is 1 where the end was itself a delivery, which a claim past the
--- TTL was not (see `claim`); `whys` is told before
--- the error of the last delivery. Who held one that was cancelled is told of it by a row for a while. A dead item told its end when it died, so no second completion goes out for it.
+-- TTL was not (see `claim`); `whys` is told before the error of the last delivery. Who held one that was cancelled is
+-- told of it by a row for a while. A dead item told its end when it died, so no second completion goes out for it.
 WITH found AS MATERIALIZED (
     SELECT w.*, i.place
     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::text[]) AS w(id, outcome, state, charge, why)
