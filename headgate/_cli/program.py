@@ -55,8 +55,12 @@ DEFAULTS: Final = {"queue_url": None, "dag_url": None, "token": None, "namespace
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
-    args = build_parser().parse_args(argv, argparse.Namespace(**DEFAULTS))
+    args = argparse.Namespace(**DEFAULTS)
     try:
+        try:
+            build_parser().parse_args(argv, args)
+        finally:
+            sys.stdout.flush()  # of --help, whose reader may have left
         code = int(args.command(args))
         sys.stdout.flush()
         return code

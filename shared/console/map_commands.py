@@ -150,7 +150,11 @@ class MapCommands:
             *(sys.executable, "-m", "shards", "--service", self._service, "--map", str(self._file), *verb),
             *(["--yes"] if acts else []),
             # What the environment says of a map is not meant: the file is named.
-            env={name: value for name, value in os.environ.items() if "_SHARDS" not in name},
+            # Lines come as they are written, so that a refusal stands behind what was refused.
+            env={
+                **{name: value for name, value in os.environ.items() if "_SHARDS" not in name},
+                "PYTHONUNBUFFERED": "1",
+            },
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

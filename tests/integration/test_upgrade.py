@@ -6,12 +6,10 @@ images would need an engine of containers.
 """
 
 import asyncio
-import io
 import os
 import signal
 import subprocess
 import sys
-import tarfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -54,8 +52,9 @@ def previous_release() -> str:
 def previous(tmp_path: Path) -> Path:
     """Its code."""
     root = tmp_path / "previous"
-    with tarfile.open(fileobj=io.BytesIO(git("archive", "--format=tar", previous_release()))) as packed:
-        packed.extractall(root, filter="data")
+    root.mkdir()
+    packed = git("archive", "--format=tar", previous_release())
+    subprocess.run(["tar", "--extract", "--directory", str(root)], input=packed, check=True)
     return root
 
 

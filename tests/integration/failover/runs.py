@@ -69,7 +69,7 @@ class Runs(Verb):
         if self._working.done():
             self._working.result()
         for id_, run in list(self.runs.items()):
-            if run.is_asked and not run.state:
+            if run.is_asked and (not run.state or self._may_be_taken_back(run)):
                 async with self.in_time(f"look at the run {id_}"):
                     await self._look(id_, run)
 
@@ -77,10 +77,10 @@ class Runs(Verb):
         handle = self.client.workflows.get(id_)
         try:
             shown = await handle.show()
-            if shown.finished:
-                run.state, run.output = shown.state, shown.output
-            elif time.monotonic() > run.next_s:
-                run.next_s = time.monotonic() + _AGAIN_S
+            run.state, run.output = (shown.state, shown.output) if shown.finished else ("", None)
+            is_due = time.monotonic() > run.next_s
+            run.next_s = time.monotonic() + _AGAIN_S if is_due else run.next_s
+            if is_due and not shown.finished:
                 await handle.signal("go", {"n": run.number}, id=f"go {run.number}")
         except NotFound:
             run.state = "never begun" if run.answered is None else "gone"
@@ -100,6 +100,11 @@ class Runs(Verb):
                 yield f"{self.tenant}'s run {id_} was sent {run.number}, and ended with {run.output}"
             elif run.state not in ("succeeded", "never begun") and not is_lost:
                 yield f"{self.tenant}'s run {id_} ({run.dag}) is {run.state or 'at work'}"
+
+    @staticmethod
+    def _may_be_taken_back(run: Run) -> bool:
+        """A failover that lost its tail may have taken an end back that was seen: what was sent is sent again."""
+        return run.state == "succeeded" and time.monotonic() > run.next_s
 
     @staticmethod
     def _may_be_lost(run: Run, cut_s: float | None) -> bool:

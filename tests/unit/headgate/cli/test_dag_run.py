@@ -163,9 +163,12 @@ def stoppable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stoppable]:
         "_async_client",
         lambda _args: AsyncClient(queue_url="http://q", dag_url="http://d", transport=local, retry=ONCE),
     )
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
+    # One is ignored where the tests run under nohup, the other where a shell runs them in the background.
+    wanted = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     yield local
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def has_text(file: Path) -> bool:
