@@ -106,7 +106,7 @@ def _key(history: History, delivery: Delivery) -> str:
 
 
 def held_at(history: History, delivery: Delivery, at: float) -> bool:
-    """Whether a lease stands at this time for certain."""
+    """Whether a lease stands at this time for certain: before its call is answered it may not have begun."""
     bound = delivery.sent + delivery.lease_s
     sent = history.sent.get(delivery.tag)
     own_s = 0.0 if sent is None else float(sent.body.get("lease_s", 60.0))
@@ -120,7 +120,7 @@ def held_at(history: History, delivery: Delivery, at: float) -> bool:
     is_cancelled = sent is not None and any(
         bulk.kind != "redrive" and bulk.sent <= at and bulk.meets(*sent.place) for bulk in history.bulks
     )
-    return delivery.sent <= at < bound and not is_cancelled
+    return delivery.done <= at < bound and not is_cancelled
 
 
 def _in_flight(limited: Limited, own: list[Delivery], history: History) -> Iterator[str]:
@@ -128,7 +128,7 @@ def _in_flight(limited: Limited, own: list[Delivery], history: History) -> Itera
     for one in own if most is not None else ():
         if limited.holds(one):
             # All of these stand at once, and the last of them was given under the limit.
-            held = {other.id for other in own if other.sent <= one.sent and held_at(history, other, one.done)}
+            held = {other.id for other in own if held_at(history, other, one.done)}
             if most is not None and len(held) > most:
                 yield f"at {one.done} there were leased {sorted(held)}"
 
@@ -140,9 +140,7 @@ def _in_flight_of_keys(limited: Limited, own: list[Delivery], history: History) 
         held = {
             other.id
             for other in given
-            if other.sent <= one.sent
-            and _key(history, other) == _key(history, one)
-            and held_at(history, other, one.done)
+            if _key(history, other) == _key(history, one) and held_at(history, other, one.done)
         }
         if most is not None and len(held) > most:
             yield f"of {_key(history, one)} there were leased at {one.done} {sorted(held)}"

@@ -45,6 +45,20 @@ def test_a_sound_history_is_sound() -> None:
     assert judge(Scene().facts, Scene().history) == []
 
 
+def test_an_answer_that_came_later_may_have_got_its_lease_later() -> None:
+    """Of two calls at once the second may be let in once what the first was given was acked."""
+    scene = Scene()
+    scene.limit(concurrency=1)
+    scene.history.deliveries.clear()
+    second = replace(scene.came("D", 7.0), done=9.0)
+    scene.history.deliveries["D"] = [second]
+    scene.came("E", 7.5)
+    scene.said("ack", "E", 8.0, "acked")
+    assert judge(scene.facts, scene.history) == []
+    scene.history.deliveries["D"] = [replace(second, done=7.2)]
+    assert judge(scene.facts, scene.history) != []
+
+
 def _too_many(scene: Scene) -> None:
     scene.came("D", 5.5)
 
