@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.workflow import Workflow
+from headgate.workflow import threads as threads_module
 from headgate.workflow.commands import canonical
 from headgate.workflow.driver import Cores, Driver
 from headgate.workflow.memory import MemoryRun
@@ -255,6 +256,25 @@ async def test_code_that_never_yields_is_stuck_and_its_thread_replaced(service: 
     await to_the_end(service, driver_of(service, order, threads=threads))
     assert service.run.output == OUTPUT
     assert threads.hung <= 2
+
+
+async def test_what_counts_is_processor_time_and_on_a_busy_machine_a_few_times_that() -> None:
+    """Code that waits for its turn at the processor is not taken for code that never ends."""
+    work = threads_module._Work(lambda _: None, asyncio.get_running_loop())
+    work.clock = threads_module._processor_clock()
+    work.begin()
+    assert 0 < work.left_s(100.0) <= 100.0
+    work.began_at -= 300.0
+    assert work.left_s(100.0) > 0
+    work.began_used_s -= 100.0
+    assert work.left_s(100.0) <= 0
+    work.begin()
+    work.began_at -= 100.0 * threads_module.IDLE_FACTOR
+    assert work.left_s(100.0) <= 0
+    work.begin()
+    work.clock = None  # a system that does not tell
+    work.began_at -= 100.0
+    assert work.left_s(100.0) <= 0
 
 
 async def test_threads_that_do_not_come_back_are_replaced_up_to_a_cap(service: Service) -> None:
