@@ -105,6 +105,13 @@ def _add_verbs(add: Add) -> None:
                 metavar="KEY=OUTPUT",
                 help="what its code is told in the place of what KEY came to (JSON or text); may be repeated",
             )
+            ending.add_argument(
+                "--retry",
+                action="append",
+                default=[],
+                metavar="KEY",
+                help="do once more what did not succeed, and tell its code what that comes to; may be repeated",
+            )
     going_back = add("reset", reset, "let a run's code go on from an earlier event of its history")
     going_back.add_argument("id")
     going_back.add_argument("event", type=int, metavar="EVENT", help="its number, as `history` shows it")
@@ -205,7 +212,8 @@ def resume(args: Args) -> int:
             raise Invalid(f"--replace {given!r} is not KEY=OUTPUT, as card/charge#2='{{\"receipt\": 7}}'")
         outputs[key] = commands.parsed(output)
     with commands.client_of(args) as client:
-        return _show(args, client.workflows.get(args.id).resume(args.reason, outputs=outputs or None))
+        run = client.workflows.get(args.id)
+        return _show(args, run.resume(args.reason, outputs=outputs or None, retry=args.retry or None))
 
 
 def reset(args: Args) -> int:

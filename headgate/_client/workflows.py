@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
 
@@ -214,18 +214,26 @@ class WorkflowHandle:
         """Release nothing more, until `resume`."""
         return self._client._send(self._call(run_verbs.PAUSE, WorkflowRun.model_validate, body={}))
 
-    def resume(self, reason: str | None = None, *, outputs: Mapping[str, Any] | None = None) -> WorkflowRun:
+    def resume(
+        self,
+        reason: str | None = None,
+        *,
+        outputs: Mapping[str, Any] | None = None,
+        retry: Sequence[str] | None = None,
+    ) -> WorkflowRun:
         """Go on with a paused run, or with one that is stuck or has failed, whose code was mended.
 
         `outputs`: by their keys, what the code of a run that is stuck or has failed is told in the place of what
         these calls, steps, graphs and children came to. What it asked for since the first of them is void, and is
-        asked for anew. The history keeps what was replaced; the same again changes nothing.
+        asked for anew. The history keeps what was replaced; the same again changes nothing. `retry`: the keys of
+        those that are to be done once more, where they did not succeed; its code is told what they come to.
 
         Raises:
             Invalid: the run has asked for nothing of a key.
             Conflict: it has not ended, or has no output; or the run is neither stuck nor failed.
         """
-        body = present(reason=reason, outputs=None if outputs is None else dict(outputs))
+        again = None if retry is None else list(retry)
+        body = present(reason=reason, outputs=None if outputs is None else dict(outputs), retry=again)
         return self._client._send(self._call(run_verbs.RESUME, WorkflowRun.model_validate, body=body))
 
     def reset(self, event: int, reason: str | None = None, *, id: str | None = None) -> WorkflowRun:

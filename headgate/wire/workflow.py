@@ -136,9 +136,11 @@ class Reasoned(Request):
 
 class ResumeRun(Reasoned):
     """`outputs`: of a run that has failed or is stuck, what its code is told in the place of what these calls,
-    steps, graphs and children came to, by their keys."""
+    steps, graphs and children came to, by their keys. `retry`: which of those that did not succeed are done once
+    more, and told when they end."""
 
     outputs: Annotated[dict[Key, Json], Field(max_length=REPLACED_MAX)] = Field(default_factory=dict)
+    retry: Annotated[list[Key], Field(max_length=REPLACED_MAX)] = Field(default_factory=list)
 
 
 class ResetRun(Reasoned):

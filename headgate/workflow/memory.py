@@ -132,8 +132,8 @@ class MemoryRun:
             raise ValueError(f"code is told of no event {event}")
         self._rewrite(event, {"event": event, "reason": reason})
 
-    def replace(self, outputs: Mapping[str, Any]) -> None:
-        """A run that is stuck or has failed goes on with other outputs of what has ended.
+    def replace(self, outputs: Mapping[str, Any], retry: Sequence[str] = ()) -> None:
+        """A run that is stuck or has failed goes on with other outputs of what has ended, or does it once more.
 
         Raises:
             KeyError: nothing of this key has ended.
@@ -143,10 +143,14 @@ class MemoryRun:
             for each in self.events()
             if each.is_told and each.void is None and each.key in self.nodes
         }
-        first = min(ends[key].event for key in outputs)
-        for key in outputs:
+        first = min(ends[key].event for key in (*outputs, *retry))
+        for key in (*outputs, *retry):
             self._take_back(ends[key])
-        self._rewrite(first, {"event": first, "replaced": sorted(outputs)}, outputs)
+        for key in retry:
+            self.nodes[key]["state"] = _UNFINISHED
+            self.running_steps |= {key} if ends[key].kind == "step" else set()
+        said = {"replaced": sorted(outputs), "retried": sorted(retry)}
+        self._rewrite(first, {"event": first} | {name: keys for name, keys in said.items() if keys}, outputs)
 
     def _take_back(self, end: Event) -> None:
         """Nobody is told of this end any more. One that is its command's record too leaves that."""
@@ -176,7 +180,8 @@ class MemoryRun:
             self.nodes[key]["state"] = "succeeded"
             self._append(self.nodes[key]["kind"], key, "succeeded", output=output)
         told = [each.event for each in self.events() if each.is_told and each.void is None]
-        self._change(min(each for each in told if each >= first), reset=number)
+        if since := [each for each in told if each >= first]:
+            self._change(min(since), reset=number)
         self._append("run", "", "reset", data={"reset": number, **data})
         self.seen = min(self.seen, max((each for each in told if each < first), default=0))
         self._last_told = max(told)

@@ -98,8 +98,7 @@ class Replay:
             return []
         if event.kind == "run" and event.state == RESET:
             self._check_unchanged(event)
-        if event.reset is not None:
-            self._reset = max(self._reset, event.reset)
+        self._reset = max(self._reset, event.reset or 0)
         if event.after is not None:
             self._unrecorded.match(event, self.where)
         elif event.kind in RECORDS or (event.kind in NODES and event.state == "added"):
@@ -255,6 +254,8 @@ class Replay:
         data = _data_of(event)
         if self.told >= data.get("event", 0) and self._reset < data.get("reset", 0):
             raise HistoryChanged(f"the run was reset to event {data.get('event')}: replay it from its beginning")
+        # Where all that code was told of from that event on is void, no other event says so.
+        self._reset = max(self._reset, data.get("reset", 0))
 
     def _check_started(self, event: Event) -> "asyncio.Task[Any]":
         if self._main is None:

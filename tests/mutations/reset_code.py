@@ -7,10 +7,35 @@ from tests.mutations.model import Mutation
 _REWRITING: Final = "services/dag/workflows/rewriting.py"
 _SQL: Final = "services/dag/store/sql/resets.sql"
 _TESTS: Final = "integration/dag/test_reset_runs.py"
+_RETRIED: Final = "integration/dag/test_retried_runs.py"
 _UNIT: Final = "unit/headgate/workflow/test_resets.py"
 _REPLAY: Final = "headgate/workflow/replay.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "retried-succeeded",
+        "what has succeeded is not done once more",
+        _REWRITING,
+        '_with_output(asked, key, place).state != "succeeded"]',
+        "_with_output(asked, key, place)]",
+        (f"{_RETRIED}::test_one_end_is_replaced_and_another_still_to_come",),
+    ),
+    Mutation(
+        "retried-keys",
+        "what is asked for after a retry has keys of its own, also where nothing else was told since",
+        _REPLAY,
+        '        self._reset = max(self._reset, data.get("reset", 0))\n',
+        "",
+        (f"{_UNIT}::test_in_memory_too_a_retry_is_told_when_it_ends_and_not_before",),
+    ),
+    Mutation(
+        "retried-step",
+        "a step that is to be done once more is open",
+        _REWRITING,
+        "        run.open_steps = list(dict.fromkeys([*run.open_steps, *steps]))\n",
+        "",
+        (f"{_RETRIED}::test_a_step_of_a_failed_run_is_done_once_more",),
+    ),
     Mutation(
         "reset-void-ends",
         "code is not told of ends of what a reset has made void",

@@ -175,9 +175,10 @@ async def resume(
     body: Annotated[ResumeRun, body_of(ResumeRun)],
 ) -> Response:
     """Go on with a run that is paused or has failed, and at once with one that is stuck, whose code was mended; or
-    with other `outputs` of what it has asked for. What it asked for since the first of these is void."""
+    with other `outputs` of what it has asked for, and with what of it is to be done once more (`retry`). What it
+    asked for since the first of these ends is void."""
     workflow_id = path_name("workflow", workflow)
-    if body.outputs:
+    if body.outputs or body.retry:
         other = workflow_intake.replacing(body, duties.context.settings, caller.token_id)
         dag_id = await duties.rewriter.resume(ns, workflow_id, other)
     else:

@@ -17,7 +17,7 @@ from services.dag.queue_items import canonical, encode
 from services.dag.settings import DagSettings
 from services.dag.workflows.control import new_signal_id
 from services.dag.workflows.values import Command, NewRun, Replacing, Reset, Result, RunEnd, Signal, Turn
-from shared.errors import FieldError, Forbidden, Invalid, ServiceError
+from shared.errors import FieldError, Forbidden, Invalid, ServiceError, invalid
 from shared.http.edge import validate
 
 _ITEM_FIELDS: Final = frozenset(
@@ -103,16 +103,19 @@ def reset(body: ResetRun, by: str | None) -> Reset:
 
 
 def replacing(body: ResumeRun, settings: DagSettings, by: str | None) -> Replacing:
-    """With which outputs a run is to go on.
+    """With which ends a run is to go on.
 
     Raises:
+        Invalid: a key is to be retried and is given an output.
         ValueTooLarge: one of them is over the limit.
     """
     outputs = {
         key: intake.checked(output, settings.payload_bytes_max, f"/outputs/{key}")
         for key, output in body.outputs.items()
     }
-    return Replacing(outputs, body.reason, by)
+    if both := sorted(set(outputs).intersection(body.retry)):
+        raise invalid(f"/retry/{body.retry.index(both[0])}", f"{both[0]!r} is given an output, too")
+    return Replacing(outputs, body.retry, body.reason, by)
 
 
 def turn(body: wire.TakeTurn, settings: DagSettings) -> Turn:

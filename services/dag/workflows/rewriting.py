@@ -1,4 +1,4 @@
-"""Runs go on from an earlier event, or with other outputs of what they have asked for.
+"""Runs go on from an earlier event, or with other ends of what they asked for: given outputs, or those of a retry.
 
 What code asked for from that event on is void: it is cancelled where it has not ended, and code is not told of its
 end. What happened otherwise stays, signals too, but for a request to end that came since. The log keeps all of it:
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from services.dag import store
+from services.dag.build.run_spec import home_of
 from services.dag.errors import (
     DagCancelling,
     LimitExceeded,
@@ -23,7 +24,7 @@ from services.dag.errors import (
 )
 from services.dag.model import UNFINISHED, Dag, Send
 from services.dag.queue_items import encode
-from services.dag.run import deciders, unarchive
+from services.dag.run import deciders, reopening, unarchive
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.store.resets import Asked, Replacement
@@ -31,6 +32,7 @@ from services.dag.store.runs import Run
 from services.dag.workflows.control import RunControl
 from services.dag.workflows.values import Replacing, Reset
 from shared.errors import FieldError, invalid
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 
 # Commands that one reset makes void: more of them would hold the run's lock for too long.
@@ -45,7 +47,7 @@ class Rewriter:
     """Verbs that make void what runs have asked for."""
 
     def __init__(self, context: Context, control: RunControl) -> None:
-        self._settings = context.settings
+        self._context = context
         self._control = control
 
     async def reset(self, namespace: str, workflow_id: str, wanted: Reset) -> str:
@@ -74,8 +76,8 @@ class Rewriter:
         return await self._control.change(namespace, workflow_id, act)
 
     async def resume(self, namespace: str, workflow_id: str, wanted: Replacing) -> str:
-        """Go on with a run that has failed or is stuck, with other outputs; its DAG's id. What has them already is
-        left as it is.
+        """Go on with a run that has failed or is stuck, with other outputs, or ends that are still to come; its
+        DAG's id. What has these outputs already, or has succeeded where it is to be retried, is left as it is.
 
         Raises:
             UnknownNode: it has asked for nothing of a key.
@@ -85,34 +87,40 @@ class Rewriter:
             LimitExceeded, DagCancelling: as for `reset`.
         """
 
+        queue_shard = await self._context.queue_shard(home_of(self._context.shards, namespace, workflow_id))
+
         async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
             if run.over and run.state != "failed":
                 raise WorkflowFinished(f"the run has ended: {run.state}")
             if run.over:
                 await unarchive.check(tx, dag)
-            asked = await store.resets.asked(tx, run, list(wanted.outputs))
-            news = _news(asked, wanted.outputs)
-            if not news:
+            asked = await store.resets.asked(tx, run, [*wanted.outputs, *wanted.retry])
+            news, again = _news(asked, wanted.outputs), _again(asked, wanted.retry)
+            if not news and not again:
                 return await self._control.go_on(tx, settlement, dag, run)
             if not run.over and run.stuck is None:
-                raise NotReplaceable("the run goes on: outputs are replaced of one that has failed or is stuck")
-            await _check_ended(tx, dag, asked, news)
-            first = await _first(tx, run, [asked[key] for key in news])
-            for key in news:
+                raise NotReplaceable("the run goes on: ends are replaced of one that has failed or is stuck")
+            await _check_ended(tx, dag, asked, [*news, *again])
+            first = await _first(tx, run, [asked[key] for key in (*news, *again)])
+            for key in (*news, *again):
                 if asked[key].after >= first:
                     raise NotReplaceable(
                         f"{key} was asked for after event {first}, from which on all is asked for anew: replace "
-                        "one output at a time"
+                        "one end at a time"
                     )
             rewriting = _Rewriting(tx, settlement, dag, run)
             await rewriting.begin()
-            await rewriting.take_back([asked[key] for key in news])
+            await rewriting.take_back([asked[key] for key in (*news, *again)])
             await rewriting.go_back(first)
-            await rewriting.replace(
-                [Replacement(asked[key].kind, key, asked[key].generation, news[key]) for key in news]
+            if news:
+                await rewriting.replace(
+                    [Replacement(asked[key].kind, key, asked[key].generation, news[key]) for key in news]
+                )
+            await rewriting.run_again(self._context, {key: asked[key] for key in again}, queue_shard)
+            said = {"replaced": list(news) or None, "retried": again or None}
+            await rewriting.finish(
+                first, f"resume-{run.resets + 1}", {"reason": wanted.reason, "by": wanted.by, **said}
             )
-            said = {"reason": wanted.reason, "by": wanted.by, "replaced": list(news)}
-            await rewriting.finish(first, f"resume-{run.resets + 1}", said)
             return dag.id
 
         return await self._control.change(namespace, workflow_id, act)
@@ -122,19 +130,28 @@ def _news(asked: Mapping[str, Asked], outputs: Mapping[str, str]) -> dict[str, s
     """Of these outputs those that are not there already."""
     news: dict[str, str] = {}
     for key, output in outputs.items():
-        if key not in asked:
-            pointer = f"/outputs/{key}"
-            detail = f"the run has asked for nothing under the key {key!r}"
-            raise UnknownNode(f"{pointer}: {detail}", errors=[FieldError(pointer, detail)])
-        it = asked[key]
-        if it.kind not in _WITH_OUTPUT:
-            raise NotReplaceable(f"{key} has no output: it is a {it.kind}")
+        it = _with_output(asked, key, f"/outputs/{key}")
         if it.state != "succeeded" or json.loads(it.output or "null") != json.loads(output):
             news[key] = output
     return news
 
 
-async def _check_ended(tx: Transaction, dag: Dag, asked: Mapping[str, Asked], news: Mapping[str, str]) -> None:
+def _again(asked: Mapping[str, Asked], keys: Sequence[str]) -> list[str]:
+    """Of these keys those whose ends are no successes."""
+    places = {key: f"/retry/{nth}" for nth, key in enumerate(keys)}
+    return [key for key, place in places.items() if _with_output(asked, key, place).state != "succeeded"]
+
+
+def _with_output(asked: Mapping[str, Asked], key: str, pointer: str) -> Asked:
+    if key not in asked:
+        detail = f"the run has asked for nothing under the key {key!r}"
+        raise UnknownNode(f"{pointer}: {detail}", errors=[FieldError(pointer, detail)])
+    if asked[key].kind not in _WITH_OUTPUT:
+        raise NotReplaceable(f"{key} has no output: it is a {asked[key].kind}")
+    return asked[key]
+
+
+async def _check_ended(tx: Transaction, dag: Dag, asked: Mapping[str, Asked], news: Sequence[str]) -> None:
     """Of a step without a result nobody will tell one, since the delivery that has it is over."""
     waiting = [key for key in news if asked[key].ended is None and asked[key].kind != "step"]
     nodes, _ = await store.dags.nodes_by_key(tx, dag.no, waiting)
@@ -206,6 +223,19 @@ class _Rewriting:
         """Code is told these."""
         await store.resets.append_replaced(self._tx, self._run, ends)
         self._gone |= {end.key for end in ends}
+
+    async def run_again(self, context: Context, ends: Mapping[str, Asked], queue_shard: ShardNo) -> None:
+        """What these have come to is still to come: each begins its next generation, a step is open anew."""
+        tx, dag, run = self._tx, self._dag, self._run
+        steps = [key for key, it in ends.items() if it.kind == "step"]
+        run.open_steps = list(dict.fromkeys([*run.open_steps, *steps]))
+        nodes, _ = await store.dags.nodes_by_key(tx, dag.no, [key for key in ends if key not in steps])
+        if not nodes:
+            return
+        nos = sorted(node.no for node in nodes.values())
+        await reopening.reopen(context, self._settlement, dag, nos, queue_shard)
+        for node in await store.dags.nodes_by_no(tx, nos):
+            self._settlement.consider(node)
 
     async def finish(self, event: int, reset_id: str, said: Mapping[str, object]) -> None:
         """The log says so, and the decider is delivered anew; whoever has it loses it."""

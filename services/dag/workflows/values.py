@@ -109,9 +109,10 @@ class Reset(NamedTuple):
 
 
 class Replacing(NamedTuple):
-    """Other outputs, as JSON text, of what a run has asked for, by key."""
+    """Other outputs, as JSON text, of what a run has asked for, by key; and what of it is to be done once more."""
 
     outputs: Mapping[str, str]
+    retry: Sequence[str] = ()
     reason: str | None = None
     by: str | None = None
 

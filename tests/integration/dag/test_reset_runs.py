@@ -31,8 +31,8 @@ async def reset(runs: DagRuns, event: int, **more: Any) -> WorkflowRun:
     return run
 
 
-async def resume(runs: DagRuns, **outputs: Any) -> WorkflowRun:
-    run = await runs.client.workflows.get(runs.id).resume("mended", outputs=outputs["outputs"])
+async def resume(runs: DagRuns, **ends: Any) -> WorkflowRun:
+    run = await runs.client.workflows.get(runs.id).resume("mended", **ends)
     await runs.world.settle()
     return run
 
@@ -202,6 +202,24 @@ async def test_a_failed_run_goes_on_with_another_output_and_the_log_keeps_the_ol
     replay(events, code)
 
 
+async def until_failed(runs: DagRuns) -> None:
+    """A run whose a has succeeded and whose b has failed, with a timer beside."""
+
+    async def fails(wf: Workflow) -> None:
+        wf.shield(wf.sleep(3_600))
+        await wf.call("a")
+        await wf.call("b")
+
+    driver = Driver({TYPE: fails}, runs.runs)
+    await runs.start()
+    await drive(runs, driver)
+    await runs.finish("a#1")
+    await drive(runs, driver)
+    await runs.finish("b#1", "failed")
+    await drive(runs, driver)
+    await runs.world.settle()
+
+
 async def test_what_was_cancelled_with_a_failed_run_may_be_given_an_output(runs: DagRuns) -> None:
     async def code(wf: Workflow) -> list[Any]:
         return await asyncio.gather(wf.call("a"), wf.call("b"))
@@ -262,19 +280,7 @@ async def drive_until_stuck(runs: DagRuns, driver: Driver) -> None:
     ],
 )
 async def test_bad_outputs_change_nothing(runs: DagRuns, outputs: Any, status: int, code: str) -> None:
-    async def fails(wf: Workflow) -> None:
-        wf.shield(wf.sleep(3_600))
-        await wf.call("a")
-        await wf.call("b")
-
-    driver = Driver({TYPE: fails}, runs.runs)
-    await runs.start()
-    await drive(runs, driver)
-    await runs.finish("a#1")
-    await drive(runs, driver)
-    await runs.finish("b#1", "failed")
-    await drive(runs, driver)
-    await runs.world.settle()
+    await until_failed(runs)
     before = await dump(runs.world)
     answer = await runs.world.http.post(
         f"/v1/namespaces/default/workflows/{runs.id}/resume", json={"outputs": outputs}

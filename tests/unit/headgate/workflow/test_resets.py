@@ -208,3 +208,36 @@ def test_an_event_says_whether_it_is_void() -> None:
     body = {"event": 3, "at": "2030-01-01T00:00:00+00:00", "kind": "item", "key": "a#1", "void": 2, "reset": 1}
     assert (Event.parse(body).void, Event.parse(body).reset) == (2, 1)
     assert Event.parse(Event.parse(body).body()) == Event.parse(body)
+
+
+async def test_in_memory_too_a_retry_is_told_when_it_ends_and_not_before() -> None:
+    async def tries(wf: Workflow, _: Any = None) -> Any:
+        try:
+            return await wf.call("a")
+        except NodeFailed:
+            await wf.call("tell")
+            raise
+
+    run = MemoryRun("order")
+    service = Service(run)
+    driver = driver_of(service, tries)
+    await driver.work("order", run.lease)
+    run.finish("a#1", "failed", error="no")
+    await driver.work("order", run.lease)
+    run.finish("tell#1", output=None)
+    await driver.work("order", run.lease)
+    assert run.state == "failed"
+    run.replace({}, retry=["a#1"])
+    await driver.work("order", run.lease)
+    assert (run.state, keys(run, void=True)) == ("running", ["tell#1"])
+    run.finish("a#1", "failed", error="no, again")
+    await driver.work("order", run.lease)
+    assert keys(run) == ["a#1", "tell#1~1"]
+    run.finish("tell#1~1", output=None)
+    await driver.work("order", run.lease)
+    run.replace({}, retry=["a#1"])
+    await driver.work("order", run.lease)
+    run.finish("a#1", output="at last")
+    await driver.work("order", run.lease)
+    assert (run.state, run.output) == ("succeeded", "at last")
+    replay(run.events(), tries)
