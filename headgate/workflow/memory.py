@@ -147,7 +147,7 @@ class MemoryRun:
         for key in (*outputs, *retry):
             self._take_back(ends[key])
         for key in retry:
-            self.nodes[key]["state"] = _UNFINISHED
+            self.nodes[key]["state"] = "added"
             self.running_steps |= {key} if ends[key].kind == "step" else set()
         said = {"replaced": sorted(outputs), "retried": sorted(retry)}
         self._rewrite(first, {"event": first} | {name: keys for name, keys in said.items() if keys}, outputs)
