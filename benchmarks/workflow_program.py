@@ -22,7 +22,6 @@ from headgate._client.async_workflows import AsyncWorkflowHandle
 _RAN: list[float] = []
 _HEARD: list[float] = []
 _FILL_STEPS = 1_000
-_PARKED_SIGNALS = 20
 
 
 def step() -> None:
@@ -110,7 +109,7 @@ async def steps(asked: dict[str, Any]) -> dict[str, Any]:
         found["chain_ms"] = steps_ms()
         found["awake_signal_ms"] = await signals_ms(client, count, are_parked=False)
         # Each waits for as long as a turn does before its run is parked.
-        found["signal_ms"] = await signals_ms(client, min(count, _PARKED_SIGNALS), are_parked=True)
+        found["signal_ms"] = await signals_ms(client, asked["parked"], are_parked=True)
     return found
 
 

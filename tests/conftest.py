@@ -20,6 +20,7 @@ from tests.support.workers import (
     pytest_collection,
     pytest_collection_finish,
     pytest_collection_modifyitems,
+    pytest_runtest_teardown,
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_report_header",
+    "pytest_runtest_teardown",
     "pytest_terminal_summary",
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",

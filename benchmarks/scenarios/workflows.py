@@ -22,7 +22,7 @@ from headgate.testing import simulate
 
 ROOT = Path(__file__).parents[2]
 COUNT, CROWD_RUNS, CROWD_CALLS, WIDTH = 100, 64, 20, 1_000
-LONG_EVENTS, PARKED_RUNS, TIMERS = 50_000, 2_000, 1_000
+LONG_EVENTS, PARKED_RUNS, PARKED_SIGNALS, TIMERS = 50_000, 2_000, 20, 1_000
 DBOS_COUNT = 20
 CALL_RATIO, TAIL_RATIO, SIGNAL_RATIO, CROWD_RATIO = 3.0, 4.0, 2.5, 0.5
 GATHER_RATIO, GATHER_TURNS, LONG_RATIO, PARKED_RATIO = 2.0, 200, 1.2, 1.1
@@ -31,31 +31,31 @@ REPLAY_RATE, REPLAY_RATIO, TIMER_LATE_MS = 30_000, 1.3, 50.0
 
 METHOD = f"""\
 One process holds a `headgate.Worker` of workflows and of the task that they call, and the client. `wf.run` and
-`wf.call`: {COUNT} one after another in one run; a step is the time from one start of the step's function, or of
-the task's handler, to the next one's. `chain`: a DAG of {COUNT} nodes by the same worker, measured alike. A
-signal: from the client's call, to a run that is awake, or to one that is parked (20 of them), to the code that
-received it. A crowd: {CROWD_RUNS}
-runs of {CROWD_CALLS} calls each, and {CROWD_RUNS} chains of {CROWD_CALLS} nodes, from the first start to the
-last end. `gather` of {WIDTH:,} calls in one run, and a DAG of {WIDTH:,} nodes between two, from the start to
-the end. A call in a run of {LONG_EVENTS:,} events, beside one in a short run. Memory of the services before and
-after {PARKED_RUNS:,} runs were started and parked. {TIMERS:,} timers of a graph, due over two seconds, and all
-at once: from the time that each was due to its end, by the shard's clock. Replay: calls, one after another and
-all at once, of 1,000 and of 100,000 events, processor time of this process. DBOS (`--peers`): {COUNT} steps in
-one workflow, and {DBOS_COUNT} child workflows through its queue."""
+`wf.call`: {COUNT} one after another in one run; a step is the time from one start of the step's function, or
+of the task's handler, to the next one's. `chain`: a DAG of {COUNT} nodes by the same worker, measured alike. A
+signal: from the client's call, to a run that is awake, or to one that is parked ({PARKED_SIGNALS} of them), to
+the code that received it. A crowd: {CROWD_RUNS} runs of {CROWD_CALLS} calls each, and {CROWD_RUNS} chains of
+{CROWD_CALLS} nodes, from the first start to the last end. `gather` of {WIDTH:,} calls in one run, and a DAG of
+{WIDTH:,} nodes between two, from the start to the end. A call in a run of {LONG_EVENTS:,} events, beside one
+in a short run. Memory of the services before and after {PARKED_RUNS:,} runs were started and parked.
+{TIMERS:,} timers of a graph, due over two seconds, and all at once: from the time that each was due to its
+end, by the shard's clock. Replay: calls, one after another and all at once, of 1,000 and of 100,000 events,
+processor time of this process. DBOS (`--peers`): {COUNT} steps in one workflow, and {DBOS_COUNT} child
+workflows through its queue."""
 
 
 async def run(bench: Bench) -> Outcome:
     """Measure everything."""
     outcome = Outcome("workflows", METHOD)
     plan = bench.plan
-    count = plan.sized(COUNT, 10)
+    count, parked = plan.sized(COUNT, 10), plan.sized(PARKED_SIGNALS, 3)
     bench.progress.begin("workflows", plan.rounds * (3 + bench.peers) + 5)
     rounds: dict[str, list[Any]] = {}
     dbos: dict[str, list[list[float]]] = {}
     async with AsyncExitStack() as stack:
         peer = await _dbos(bench, outcome, stack)
         for number in range(plan.rounds):
-            found = await _ask(bench, outcome, do="steps", topic=f"steps-{number}", count=count)
+            found = await _ask(bench, outcome, do="steps", topic=f"steps-{number}", count=count, parked=parked)
             shown = ", ".join(f"{name.removesuffix('_ms')} {percentile(found[name], 0.5):.2f}" for name in found)
             bench.progress.step(f"p50, ms: {shown}")
             crowd = {"runs": plan.sized(CROWD_RUNS, 4), "count": plan.sized(CROWD_CALLS, 4)}
@@ -172,7 +172,7 @@ async def _parked(bench: Bench, outcome: Outcome) -> None:
 
 def _replayed(bench: Bench, outcome: Outcome) -> None:
     for function, shown in ((replay.chain, "one after another"), (replay.wide, "all at once")):
-        few, many = (_events_s(function, events) for events in (1_000, bench.plan.sized(100_000, 10_000)))
+        few, many = (_events_s(function, events) for events in (1_000, bench.plan.sized(100_000, 4_000)))
         outcome.require_at_least(f"replay of calls {shown}", spread([many]), REPLAY_RATE, "events/s")
         name = f"replay of calls {shown}, per event of many / of 1,000"
         outcome.require_below(name, ratios([few], [many]), REPLAY_RATIO)

@@ -18,7 +18,7 @@ from benchmarks.stack import BenchStack, describe_stack
 from services.local.stack import Stack
 from tests.support.databases import Databases
 
-TINY = Plan(rounds=1, slice_s=0.1, warmup_s=0.05, small=True, backlogs=(0, 300), snapshot_s=0.0)
+TINY = Plan(rounds=1, slice_s=0.02, warmup_s=0.0, small=True, backlogs=(0, 300), snapshot_s=0.0)
 # These show a price that nothing is promised about.
 FREE = {"spread", "peers", "latency", "shapes", "worker", "worker_beside", "graphs"}
 OPEN_SITE = bench_stack.open_site

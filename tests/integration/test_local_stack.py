@@ -149,13 +149,22 @@ async def test_a_killed_child_is_started_again(mortal: Launcher) -> None:
         ("redis_port", "HEADGATE_REDIS_PORT"),
     ],
 )
-async def test_a_taken_port_is_told_in_one_line(launcher: Launcher, field: str, variable: str) -> None:
-    with socket.create_server(("127.0.0.1", getattr(launcher, field))):
+async def test_a_taken_port_is_told_by_its_variable(tmp_path: Path, field: str, variable: str) -> None:
+    ports = {name: free_port() for name in ("queue_port", "dag_port", "postgres_port", "redis_port")}
+    stack = Stack(LocalSettings(data_dir=tmp_path / "data", **ports))
+    with socket.create_server(("127.0.0.1", ports[field])):
+        with pytest.raises(LocalError, match=rf"port {ports[field]} for .* set {variable} to another"):
+            await stack.start()
+        await stack.stop()
+
+
+async def test_what_keeps_the_stack_from_starting_is_told_in_one_line(launcher: Launcher) -> None:
+    with socket.create_server(("127.0.0.1", launcher.queue_port)):
         code, errors = await launcher.fail()
 
     assert code == 1
     assert errors.count("\n") == 1
-    assert str(getattr(launcher, field)) in errors and variable in errors
+    assert str(launcher.queue_port) in errors and "HEADGATE_QUEUE_PORT" in errors
 
 
 async def test_two_launchers_do_not_share_a_directory(running: Launcher) -> None:

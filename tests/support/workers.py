@@ -6,6 +6,7 @@ joined to a few units, which begin with the first test, while the other workers 
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from xdist.workermanage import WorkerController
 _WORKERS_PER_PROCESSOR = 2
 _WORKERS_MAX = 6
 
+_STACK = "stack"
 _UNIT = Path(__file__).resolve().parents[1] / "unit"
 _WORLDS = "tests/worlds/test_worlds.py"
 # Who shares the stack is in one unit, or each worker would keep a stack running to the end.
@@ -74,6 +76,15 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Function, nextitem: pytest.Function | None) -> Iterator[None]:
+    """Stop the shared stack when the next test does without it: while it is idle it keeps processors busy."""
+    yield
+    if _STACK in item.fixturenames and (nextitem is None or _STACK not in nextitem.fixturenames):
+        for made in item._fixtureinfo.name2fixturedefs[_STACK]:
+            made.finish(item._request)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:

@@ -65,7 +65,7 @@ async def _half_way(stack: Stack, namespace: str) -> None:
             for dag in await client.dags(state="running"):
                 if dag.nodes.succeeded and dag.nodes.released:
                     return
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
 
 
 def _children(pid: int) -> list[int]:

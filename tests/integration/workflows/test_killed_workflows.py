@@ -85,7 +85,7 @@ async def until_half_way(client: AsyncClient) -> None:
     for id, events in HALF_WAY.items():
         run = client.workflows.get(id)
         while len((await again(run.history))["events"]) < events:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
     states = {id: (await client.workflows.get(id).show()).state for id in HALF_WAY}
     assert set(states.values()) == {"running"}, states
 
