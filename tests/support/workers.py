@@ -17,7 +17,8 @@ from xdist.workermanage import WorkerController
 _WORKERS_PER_PROCESSOR = 2
 _WORKERS_MAX = 6
 
-_STACK = "stack"
+# Fixtures with processes that keep processors busy while they are idle.
+_BUSY = ("sites", "stack")
 _UNIT = Path(__file__).resolve().parents[1] / "unit"
 _WORLDS = "tests/worlds/test_worlds.py"
 # Who shares the stack is in one unit, or each worker would keep a stack running to the end.
@@ -80,11 +81,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Function, nextitem: pytest.Function | None) -> Iterator[None]:
-    """Stop the shared stack when the next test does without it: while it is idle it keeps processors busy."""
+    """Stop the shared stack, and sites of benchmarks, when the next test does without them."""
     yield
-    if _STACK in item.fixturenames and (nextitem is None or _STACK not in nextitem.fixturenames):
-        for made in item._fixtureinfo.name2fixturedefs[_STACK]:
-            made.finish(item._request)
+    for name in _BUSY:
+        if name in item.fixturenames and (nextitem is None or name not in nextitem.fixturenames):
+            for made in item._fixtureinfo.name2fixturedefs[name]:
+                made.finish(item._request)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
