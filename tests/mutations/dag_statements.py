@@ -10,6 +10,7 @@ _KEPT = "services/dag/store/sql/archive.sql"
 _NODES = "services/dag/store/sql/nodes.sql"
 _REOPENING = "services/dag/store/sql/reopening.sql"
 _COMPLETE_HERE = "migrations/dag/functions/complete_here.sql"
+_COMPLETE_ONE = "migrations/dag/functions/complete_one.sql"
 _OWNERSHIP = "shared/shards/ownership.sql"
 
 _COMPLETION_RACES = "integration/dag/test_completion_races.py"
@@ -292,6 +293,70 @@ MUTATIONS = (
         "dag.failed > dag.tolerated AS has_failed",
         "dag.failed > 0 AS has_failed",
         (f"{_FOLDING_ENDS}::test_an_end_is_written_as_the_dag_service_writes_it",),
+    ),
+    Mutation(
+        "folding-one-generation",
+        "an ack of an older generation ends no node, also alone",
+        _COMPLETE_ONE,
+        "AND node.key = of_key AND node.generation = of_generation\n",
+        "AND node.key = of_key\n",
+        ("integration/dag/test_folding_guards.py::test_an_end_of_another_generation_or_item_ends_no_node",),
+    ),
+    Mutation(
+        "folding-one-item",
+        "an ack ends the node that has the item, also alone",
+        _COMPLETE_ONE,
+        "AND node.state = 'released' AND node.item_id = of_item AND NOT node.sub",
+        "AND node.state = 'released' AND NOT node.sub",
+        ("integration/dag/test_folding_guards.py::test_an_end_of_another_generation_or_item_ends_no_node",),
+    ),
+    Mutation(
+        "folding-one-parents",
+        "the end of a DAG that runs for a node is told to that, also by the end of one node",
+        _COMPLETE_ONE,
+        "may_end AND step.cleanup_left = 0 AND step.parent_dag IS NULL)",
+        "may_end AND step.cleanup_left = 0)",
+        (f"{_FOLDING_ENDS}::test_a_sub_dags_end_is_told",),
+    ),
+    Mutation(
+        "folding-one-tolerated",
+        "a DAG that ends by the ack of one node fails by failures that are not tolerated, and by no others",
+        _COMPLETE_ONE,
+        "dag.failed > dag.tolerated AS has_failed",
+        "dag.failed > 0 AS has_failed",
+        (f"{_FOLDING_ENDS}::test_an_end_is_written_as_the_dag_service_writes_it",),
+    ),
+    Mutation(
+        "folding-one-externals",
+        "an ack of one node releases nothing that waits for an external",
+        _COMPLETE_ONE,
+        "step.says = 'fire' AND step.ext_left = 0",
+        "step.says = 'fire'",
+        (f"{_FOLDING}::test_a_child_that_waits_for_an_external_is_not_released",),
+    ),
+    Mutation(
+        "folding-one-failed-externals",
+        "an ack of one node does not go on with a DAG below which something has failed by an external",
+        _COMPLETE_ONE,
+        "IF step.ext_failed OR step.says = 'skip' THEN",
+        "IF step.says = 'skip' THEN",
+        (f"{_FOLDING}::test_an_end_that_meets_something_else_is_told",),
+    ),
+    Mutation(
+        "folding-one-unknown-items",
+        "an ack of one node releases nothing that the queue does not have",
+        _COMPLETE_ONE,
+        "IF fires AND (NOT step.enqueued OR step.sub",
+        "IF fires AND (step.sub",
+        (f"{_FOLDING}::test_an_end_that_meets_something_else_is_told",),
+    ),
+    Mutation(
+        "folding-one-edge",
+        "an ack of one node counts each node below it",
+        _COMPLETE_ONE,
+        "IF edges <> 1 OR step.unfinished",
+        "IF edges < 1 OR step.unfinished",
+        (f"{_FOLDING}::test_what_is_simple_is_folded", "property/test_folding.py"),
     ),
     Mutation(
         "owners-take",

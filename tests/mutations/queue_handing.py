@@ -9,6 +9,7 @@ _ITEMS = "services/queue/store/sql/items.sql"
 _FOLD_COMPLETIONS = "migrations/queue/functions/fold_completions.sql"
 _EMIT_COMPLETIONS = "migrations/queue/functions/emit_completions.sql"
 _REVIVE_HERE = "migrations/queue/functions/revive_here.sql"
+_REVIVE_ONE = "migrations/queue/functions/revive_one.sql"
 _HAND_ARRIVED = "migrations/queue/functions/hand_arrived.sql"
 _TELL_ACKED = "migrations/queue/functions/tell_acked.sql"
 
@@ -97,6 +98,30 @@ MUTATIONS = (
         _REVIVE_HERE,
         "    HAVING count(*) = cardinality(wanted);",
         "    HAVING true;",
+        ("integration/dag/test_folding.py::test_a_child_whose_item_is_not_there_is_released_the_ordinary_way",),
+    ),
+    Mutation(
+        "folding-one-paused",
+        "nothing of a paused topic is handed over by an ack that releases it alone",
+        _REVIVE_ONE,
+        "AND NOT EXISTS (SELECT FROM topic WHERE topic.topic_id = revived.topic_id AND topic.paused)",
+        "",
+        ("integration/dag/test_folding_guards.py::test_an_item_of_a_paused_topic_is_not_handed_over",),
+    ),
+    Mutation(
+        "folding-one-delayed",
+        "a node with a delay that is released alone is not handed over before that has ended",
+        _REVIVE_ONE,
+        "is_ready := revived.deliver_at <= at AND revived.fairness_key IS NULL;",
+        "is_ready := revived.fairness_key IS NULL;",
+        ("integration/dag/test_folding_guards.py::test_a_delayed_item_is_not_handed_over_before_its_time",),
+    ),
+    Mutation(
+        "folding-one-there",
+        "an ack goes on with a DAG only if the one that it releases is there",
+        _REVIVE_ONE,
+        "    IF FOUND THEN\n        UPDATE item i SET",
+        "    IF true THEN\n        UPDATE item i SET",
         ("integration/dag/test_folding.py::test_a_child_whose_item_is_not_there_is_released_the_ordinary_way",),
     ),
     Mutation(

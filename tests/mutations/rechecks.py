@@ -137,7 +137,7 @@ MUTATIONS = (
         "migrations/dag/functions/complete_here.sql",
         "WHEN x.verdict = 'wait' OR x.ext_left > 0 THEN 'wait'",
         "WHEN x.verdict = 'wait' THEN 'wait'",
-        ("integration/dag/test_folding.py::test_what_is_simple_is_folded",),
+        ("integration/dag/test_folding.py::test_a_child_that_waits_for_an_external_is_not_released",),
     ),
     Mutation(
         "folding-failed-externals",

@@ -74,7 +74,10 @@ BEGIN
             inputs := inputs || array_fill(NULL::text, ARRAY[cardinality(given.made)]);
         END IF;
     END LOOP;
-    IF cardinality(released) > 0 THEN
+    IF cardinality(released) = 1 THEN
+        news := ARRAY[revive_one(
+            released[1], inputs[1], offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers)];
+    ELSIF cardinality(released) > 0 THEN
         news := ARRAY(SELECT r FROM revive_here(
             released, inputs, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers,
             offer_bytes_max) AS r);

@@ -56,7 +56,8 @@ async def test_an_end_that_cannot_be_folded_fails_no_ack(folding: Folding) -> No
     assert folding.told.taken == 2
 
 
-async def test_a_child_whose_item_is_not_there_is_released_the_ordinary_way(folding: Folding) -> None:
+@pytest.mark.parametrize("ended", ["a", "ax"])
+async def test_a_child_whose_item_is_not_there_is_released_the_ordinary_way(folding: Folding, ended: str) -> None:
     """And with it the others of the same ack."""
     dag = await folding.dags.create({"a": [], "b": ["a"], "c": ["b"]})
     other = await folding.dags.create({"x": [], "y": ["x"], "z": ["y"]})
@@ -65,15 +66,17 @@ async def test_a_child_whose_item_is_not_there_is_released_the_ordinary_way(fold
     )
     taken = await folding.take()
 
-    assert await folding.queue.ack(taken["a"], taken["x"]) == ["acked", "acked"]
+    assert set(await folding.queue.ack(*(taken.pop(key) for key in ended))) == {"acked"}
 
-    assert await folding.completions() == 2
+    assert await folding.completions() == len(ended)
     assert await folding.states(dag) == {"a": "released", "b": "blocked", "c": "blocked"}
     await folding.host.rows(
         "INSERT INTO parked SELECT $1::uuid, 1, $2::int, 'disabled', true, shard_now()",
         parked[0]["id"],
         parked[0]["topic_id"],
     )
+    for item in taken.values():
+        assert await folding.queue.ack(item) == ["acked"]
     await folding.finish(dag)
     await folding.finish(other)
 
@@ -164,6 +167,12 @@ FOLDED: dict[str, list[dict[str, Any]]] = {
     "many below": [{"key": "a"}, *({"key": f"b{n}", "upstream": ["a"]} for n in range(32))],
     "another above": [{"key": "a"}, {"key": "x"}, {"key": "b", "upstream": ["a", "x"]}],
     "an external": [{"key": "a"}, {"key": "b", "upstream": ["a"], "external": ["go"]}],
+    "an external of one of two": [
+        {"key": "a"},
+        {"key": "b", "upstream": ["a"], "external": ["go"]},
+        {"key": "c", "upstream": ["a"]},
+    ],
+    "nothing below": [{"key": "a"}, {"key": "b"}],
     "outputs that wait for an external": [
         {"key": "a"},
         {"key": "b", "upstream": ["a"], "external": ["go"], "pass_outputs": True},
@@ -229,6 +238,19 @@ async def test_what_is_simple_is_folded(folding: Folding, case: str) -> None:
     await folding.queue.ack((await folding.take())["a"])
     assert await folding.completions() == 0
     assert (await folding.states(dag))["a"] == "succeeded"
+    await folding.cancel(dag)
+
+
+@pytest.mark.parametrize("case", ["an external", "an external of one of two"])
+async def test_a_child_that_waits_for_an_external_is_not_released(folding: Folding, case: str) -> None:
+    """Although the queue has its item."""
+    dag = await folding.dags.create(FOLDED[case])
+
+    assert await folding.queue.ack((await folding.take())["a"]) == ["acked"]
+
+    assert await folding.completions() == 0
+    states = await folding.states(dag)
+    assert (states["a"], states["b"]) == ("succeeded", "blocked")
     await folding.cancel(dag)
 
 

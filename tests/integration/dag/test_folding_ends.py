@@ -94,6 +94,11 @@ ENDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], int]] = {
         0,
     ),
     "a failure that is tolerated": ([{"key": "f", "tolerate": True}, {"key": "z"}], {"on_failure": "cancel"}, 1),
+    "a failure that is tolerated, beside two": (
+        [{"key": "f", "tolerate": True}, {"key": "y"}, {"key": "z"}],
+        {"on_failure": "cancel"},
+        1,
+    ),
     "an open DAG, which does not end": ([{"key": "z"}], {"open": True}, 0),
 }
 

@@ -9,11 +9,14 @@ from tests.integration.queue.test_hung_up_consumer import until_waiting
 from tests.support.folding import Folding
 
 
-async def second_and_who_waits(folding: Folding, **third: Any) -> tuple[dict[str, Any], asyncio.Task[Any], str]:
+async def second_and_who_waits(
+    folding: Folding, others: int, **third: Any
+) -> tuple[dict[str, Any], asyncio.Task[Any], str]:
     """A chain on one topic: its second item, handed over by the ack of the first, a call that waits for the third,
-    and that one's id."""
+    and that one's id. Beside the third so many others are released."""
     nodes = [{"key": f"n{i}", "topic": "t"} | ({"upstream": [f"n{i - 1}"]} if i else {}) for i in range(3)]
     nodes[2] |= third
+    nodes += [{"key": f"o{i}", "topic": "others", "upstream": ["n1"]} for i in range(others)]
     dag = await folding.dags.create(nodes)
     await folding.dags.loops.relay.idle()
     [item] = await folding.queue.dequeue("t")
@@ -27,14 +30,15 @@ async def second_and_who_waits(folding: Folding, **third: Any) -> tuple[dict[str
 
 
 async def end(folding: Folding, waiting: asyncio.Task[Any]) -> None:
-    [item] = await waiting
-    assert await folding.queue.ack(item) == ["acked"]
+    for item in [*await waiting, *await folding.queue.dequeue("others", 9)]:
+        assert await folding.queue.ack(item) == ["acked"]
     await folding.settle()
 
 
-async def test_an_item_of_a_paused_topic_is_not_handed_over(folding: Folding) -> None:
+@pytest.mark.parametrize("others", [0, 1])
+async def test_an_item_of_a_paused_topic_is_not_handed_over(folding: Folding, others: int) -> None:
     """Another process has paused it, and this one has not heard of that."""
-    second, waiting, third_id = await second_and_who_waits(folding)
+    second, waiting, third_id = await second_and_who_waits(folding, others)
     await folding.host.rows("UPDATE topic SET paused = true WHERE name = 't'")
 
     assert await folding.queue.ack(second) == ["acked"]
@@ -43,8 +47,9 @@ async def test_an_item_of_a_paused_topic_is_not_handed_over(folding: Folding) ->
     await end(folding, waiting)
 
 
-async def test_a_delayed_item_is_not_handed_over_before_its_time(folding: Folding) -> None:
-    second, waiting, third_id = await second_and_who_waits(folding, delay_s=600)
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_delayed_item_is_not_handed_over_before_its_time(folding: Folding, others: int) -> None:
+    second, waiting, third_id = await second_and_who_waits(folding, others, delay_s=600)
 
     assert await folding.queue.ack(second) == ["acked"]
     assert await folding.queue.state(third_id) == "delayed"
