@@ -44,6 +44,11 @@ TOPIC_DEQUEUED = Counter(
     "Items handed out, of the topics of which most moves.",
     ["namespace", "topic", "shard"],
 )
+TOPIC_ACKED = Counter(
+    "headgate_topic_acked_total",
+    "Items acknowledged, of the topics of which most moves.",
+    ["namespace", "topic", "shard"],
+)
 DEQUEUED = Counter("headgate_dequeued_total", "Items handed out.", ["shard"])
 ACKED = Counter("headgate_acked_total", "Items acknowledged.", ["shard"])
 NACKED = Counter("headgate_nacked_total", "Items given back.", ["shard"])

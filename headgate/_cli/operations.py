@@ -91,7 +91,16 @@ def _show_preview(args: Args, preview: wire.OperationPreview) -> None:
         show_json(preview, sys.stdout)
         return
     count = f"{preview.matched}" if preview.exact else f"{preview.matched} or more"
-    show_fields({"would " + preview.kind: count, "left alone": preview.skipped or None}, sys.stdout)
+    show_fields(
+        {
+            "would " + preview.kind: count,
+            "left alone": preview.skipped or None,
+            "shards away": preview.away or None,
+        },
+        sys.stdout,
+    )
+    if preview.away:
+        stderr_line("headgate: what is on shards that are away is not counted; begun now, it is done there later")
     _tell_why(preview.skipped)
     for item_id in preview.sample:
         sys.stdout.write(f"  {item_id}\n")

@@ -110,7 +110,7 @@ class Operation(Response):
 
 
 class OperationPreview(Response):
-    """What an operation would take; `exact` unless the few seconds for looking were not enough."""
+    """What an operation would take; `exact` unless there was no time to look at all of it, or shards are away."""
 
     dry_run: bool = True
     namespace: str
@@ -121,6 +121,10 @@ class OperationPreview(Response):
     scanned: int = 0
     skipped: int = 0
     sample: list[str] = Field(default_factory=list)
+    away: list[int] = Field(
+        default_factory=list,
+        description="shards that did not answer: what is there is not counted; an operation waits for them",
+    )
 
 
 class OperationRef(Response):

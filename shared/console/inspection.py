@@ -95,7 +95,7 @@ def why(shown: dict[str, Any], views: dict[str, dict[str, Any]]) -> str:
         (any(each["draining"] for each in told), "It drains, by the shard map: nothing new without an id comes."),
         (len(owners) > 1, "Processes name different owners: it changes hands, or one of them is slow to look."),
         (None in owners, "Nobody owns it, so its duties are done seldom: does any process of the service run?"),
-        (waits, f"It answers; {waits} calls wait for a connection to it."),
+        (waits, f"It answers; {waits} {'call waits' if waits == 1 else 'calls wait'} for a connection to it."),
         (locks, f"It answers; {locks} sessions wait for a lock."),
     )
     return next((said for holds, said in causes if holds), "It answers, and every process that was asked agrees.")

@@ -35,6 +35,7 @@ _OF_TOPICS: Final[dict[str, str | None]] = {
     **dict.fromkeys((*_STATES, "oldest_ready_age_s")),
     "enqueued_per_s": "headgate_topic_enqueued_total",
     "dequeued_per_s": "headgate_topic_dequeued_total",
+    "acked_per_s": "headgate_topic_acked_total",
 }
 
 # Of each metric: how it is told, what it is called there, and what else the expression needs.

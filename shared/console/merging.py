@@ -8,13 +8,18 @@ ages the worst is told.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from shared.console.history import SeriesName, ShardHistory
 from shared.ids import ShardNo
+
+_MARKS_SHOWN_MAX: Final = 500
+_NAMED_MAX: Final = 4
+# Processes that start so soon one after another are of one deploy.
+DEPLOY_S: Final = 120.0
 
 # Over processes, then over shards, then over the points that are shown as one.
 SUM, MAX, MEAN, MIN = "sum", "max", "mean", "min"
@@ -119,6 +124,34 @@ def merge(answers: Sequence[Told], by: str) -> dict[Place, list[float | None]]:
         place = Place(key.metric, shard, *named)
         places.setdefault(place, []).append(_added(METRICS[key.metric][0], several))
     return {place: _added(METRICS[place.metric][1], several) for place, several in places.items()}
+
+
+def marks(told: Mapping[str, Told], question: Question) -> list[dict[str, Any]]:
+    """What happened, as callers see it, oldest first: the starts of one deploy as one. A topic is told nothing of
+    owners, nor of shards on which nobody has met it."""
+    seen = [(*mark, name) for name, answer in told.items() for mark in answer.marks]
+    seen.sort(key=lambda mark: mark[0])
+    if question.topic is not None:
+        there = {line.shard for answer in told.values() for line in answer.lines}
+        seen = [mark for mark in seen if mark[1] != "owner" and (mark[2] is None or not there or mark[2] in there)]
+    shown: list[dict[str, Any]] = []
+    started: list[str] = []
+    last_s = -math.inf
+    for at_s, kind, shard, text, name in seen:
+        if kind == "start":
+            started = [*started, name] if at_s - last_s < DEPLOY_S else [name]
+            last_s = at_s
+            if len(started) > 1:
+                deploy = next(mark for mark in reversed(shown) if mark["kind"] == "start")
+                deploy["text"] = _started(started)
+                continue
+        shown.append({"at_s": at_s, "kind": kind, "shard": shard, "text": text, "process": name})
+    return shown[-_MARKS_SHOWN_MAX:]
+
+
+def _started(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return f"{len(names)} processes started: {', '.join(names[:_NAMED_MAX])}{more}"
 
 
 def _is_meant(series: SeriesName, question: Question) -> bool:

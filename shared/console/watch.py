@@ -25,7 +25,6 @@ from shared.settings import EdgeSettings
 from shared.shards.ownership import Ownership
 from shared.shards.shard_map import ShardMap
 
-_MARKS_SHOWN_MAX = 500
 _LOOK_S_MAX = 5.0
 
 
@@ -85,17 +84,13 @@ class Watch:
         told |= {name: msgspec.convert(answer, Told) for name, answer in heard.answers.items()}
         lines = merging.merge(list(told.values()), question.by)
         point_s = self.history.point_s
-        marks = sorted((mark, name) for name, answer in told.items() for mark in answer.marks)
         shown = sorted(lines.items(), key=lambda line: (line[0].metric, line[0].shard or 0, str(line[0][2:])))
         return {
             "begins_at_s": question.begin * point_s,
             "step_s": question.stride * point_s,
             "points": question.points,
             "series": [merging.shown(place, values) for place, values in shown[: question.lines_max]],
-            "marks": [
-                {"at_s": at_s, "kind": kind, "shard": shard, "text": text, "process": name}
-                for (at_s, kind, shard, text), name in marks[-_MARKS_SHOWN_MAX:]
-            ],
+            "marks": merging.marks(told, question),
             "processes": sorted(told),
             "silent": heard.asked - len(heard.answers),
             "source": "processes",

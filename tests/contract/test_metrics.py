@@ -27,6 +27,7 @@ NAMES = {
     "headgate_dags",
     "headgate_nodes",
     "headgate_topic_enqueued",
+    "headgate_topic_acked",
     "headgate_topic_dequeued",
     "headgate_dag_duration_seconds",
     "headgate_shard_up",
@@ -203,15 +204,17 @@ async def test_what_goes_in_and_out_is_told_of_the_topics_of_which_most_moves(
     await sampler.step()
     clock.advance(10.0)
     await own_api.enqueue(*({"topic": "busy", "id": own_api.new_id(1)} for _ in range(5)))
-    await own_api.dequeue("busy", 3)
+    await own_api.ack(*(await own_api.dequeue("busy", 3))[:2])
     await sampler.step()
     found = await scrape(own_host)
     assert flow(found, "enqueued") == {"first": 1, "busy": 5} and flow(found, "dequeued") == {
         "first": 0,
         "busy": 3,
     }
+    assert flow(found, "acked") == {"first": 0, "busy": 2}
     rates = {(one.metric, one.topic): value for one, value in sampler.latest() if one.topic}
     assert rates["enqueued_per_s", "busy"] == 0.5 and rates["dequeued_per_s", "busy"] == pytest.approx(0.3)
+    assert rates["acked_per_s", "busy"] == pytest.approx(0.2)
     assert rates["enqueued_per_s", "first"] == 0
 
     await own_api.enqueue({"topic": "third", "id": own_api.new_id(1)}, {"topic": "busy", "id": own_api.new_id(1)})

@@ -74,7 +74,8 @@ async def test_two_processes_tell_as_one(quick: Service, database: Database, red
         found = await seen(quick, whole, metrics="ready", span_s=60, step_s=0.1)
         assert len(found["processes"]) == 2 and found["silent"] == 0
         told = await asked(other, metrics="ready", span_s=60, step_s=0.1)
-        assert {mark["process"] for mark in told["marks"] if mark["kind"] == "start"} == set(found["processes"])
+        [start] = [mark for mark in told["marks"] if mark["kind"] == "start"]
+        assert all(name in start["text"] for name in found["processes"]), "a deploy is one mark"
 
 
 async def test_an_opened_breaker_and_its_end_are_marks(quick: Service) -> None:

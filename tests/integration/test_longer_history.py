@@ -19,7 +19,7 @@ from tests.support.databases import Database
 from tests.support.ports import free_port
 
 # What short ranges tell of single topics, longer ones do.
-TOPICS = {*STATES, "oldest_ready_age_s", "enqueued_per_s", "dequeued_per_s"}
+TOPICS = {*STATES, "oldest_ready_age_s", "enqueued_per_s", "dequeued_per_s", "acked_per_s"}
 DAY = {"span_s": 86_400, "step_s": 600}
 
 

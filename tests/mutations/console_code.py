@@ -26,6 +26,44 @@ MUTATIONS = (
         ("integration/dag/test_shard_down.py::test_lists_hold_what_is_left_and_name_the_shard_that_is_away",),
     ),
     Mutation(
+        "deploys-of-one-process",
+        "processes that start one after another are one mark",
+        "shared/console/merging.py",
+        "            started = [*started, name] if at_s - last_s < DEPLOY_S else [name]\n",
+        "            started = [name]\n",
+        ("unit/shared/console/test_history.py::test_processes_that_start_one_after_another_are_one_deploy",),
+    ),
+    Mutation(
+        "marks-of-other-shards",
+        "a topic is not told what happened to shards that do not have it",
+        "shared/console/merging.py",
+        " and (mark[2] is None or not there or mark[2] in there)\n",
+        "\n",
+        (
+            "unit/shared/console/test_history.py"
+            "::test_a_topic_is_told_what_happened_to_shards_that_have_it_and_nothing_of_owners",
+        ),
+    ),
+    Mutation(
+        "previews-that-say-all",
+        "a preview is not exact while a shard is away",
+        "services/queue/operations/bulk.py",
+        '            "exact": not silent and all(part.is_whole for part in parts),\n',
+        '            "exact": all(part.is_whole for part in parts),\n',
+        (
+            "integration/queue/test_operation_outcomes.py"
+            "::test_a_preview_counts_what_answers_and_names_what_does_not",
+        ),
+    ),
+    Mutation(
+        "acks-of-no-topic",
+        "acks are counted by topic",
+        "services/queue/store/shard_store.py",
+        "            self.flow.acked(topic_id, items)\n",
+        "            pass\n",
+        ("contract/test_metrics.py::test_what_goes_in_and_out_is_told_of_the_topics_of_which_most_moves",),
+    ),
+    Mutation(
         "rates-without-a-bound",
         "rates are told of a bounded number of topics",
         "services/queue/duties/topic_rates.py",

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from services.queue.model import TopicId
 from services.queue.store.topic_flow import Moved
 from shared.clock import Clock
 from shared.console.history import SeriesName
 from shared.ids import ShardNo
-from shared.metrics import TOPIC_DEQUEUED, TOPIC_ENQUEUED
+from shared.metrics import TOPIC_ACKED, TOPIC_DEQUEUED, TOPIC_ENQUEUED
 
 Pair = tuple[str, str]
+
+# What is counted of a topic, in the order of `Moved`: its name among the rates, and its counter.
+_COUNTED: Final = (
+    ("enqueued_per_s", TOPIC_ENQUEUED),
+    ("dequeued_per_s", TOPIC_DEQUEUED),
+    ("acked_per_s", TOPIC_ACKED),
+)
+_RESTS: Final = (0.0,) * len(_COUNTED)
 
 
 class TopicRates:
@@ -25,7 +34,7 @@ class TopicRates:
         self._topics_max = topics_max
         self._clock = clock
         # Of each shard, items a second at the last look; those that moved last in the end.
-        self._rates: dict[ShardNo, dict[Pair, tuple[float, float]]] = {}
+        self._rates: dict[ShardNo, dict[Pair, tuple[float, ...]]] = {}
         self._looked_s: dict[ShardNo, float] = {}
 
     def take(self, shard: ShardNo, moved: Mapping[TopicId, Moved], names: Mapping[TopicId, Pair]) -> None:
@@ -33,9 +42,9 @@ class TopicRates:
         now_s = self._clock.monotonic_s()
         span_s = now_s - self._looked_s.get(shard, now_s)
         self._looked_s[shard] = now_s
-        known = dict.fromkeys(self._rates.get(shard, {}), (0.0, 0.0))
+        known = dict.fromkeys(self._rates.get(shard, {}), _RESTS)
         resting = iter([pair for pair in known if pair not in {names.get(number) for number in moved}])
-        for number, (taken, handed) in moved.items():
+        for number, counts in moved.items():
             pair = names.get(number)
             if pair is None:
                 continue
@@ -46,9 +55,9 @@ class TopicRates:
                 del known[longest]
                 self._unsay(shard, longest)
             known.pop(pair, None)
-            known[pair] = (taken / span_s, handed / span_s) if span_s > 0 else (0.0, 0.0)
-            TOPIC_ENQUEUED.labels(*pair, str(shard)).inc(taken)
-            TOPIC_DEQUEUED.labels(*pair, str(shard)).inc(handed)
+            known[pair] = tuple(count / span_s for count in counts) if span_s > 0 else _RESTS
+            for (_, counter), count in zip(_COUNTED, counts, strict=True):
+                counter.labels(*pair, str(shard)).inc(count)
         self._rates[shard] = known
 
     def forget(self, shard: ShardNo) -> None:
@@ -60,10 +69,10 @@ class TopicRates:
     def latest(self) -> Iterator[tuple[SeriesName, float]]:
         """What the last looks have found."""
         for shard, rates in self._rates.items():
-            for pair, (taken_per_s, handed_per_s) in rates.items():
-                yield SeriesName("enqueued_per_s", shard, *pair), taken_per_s
-                yield SeriesName("dequeued_per_s", shard, *pair), handed_per_s
+            for pair, found in rates.items():
+                for (name, _), per_s in zip(_COUNTED, found, strict=True):
+                    yield SeriesName(name, shard, *pair), per_s
 
     def _unsay(self, shard: ShardNo, pair: Pair) -> None:
-        for counter in (TOPIC_ENQUEUED, TOPIC_DEQUEUED):
+        for _, counter in _COUNTED:
             counter.remove_by_labels({"namespace": pair[0], "topic": pair[1], "shard": str(shard)})

@@ -104,7 +104,12 @@ class Operations:
             return await self._found(namespace, operation_id)
 
     async def preview(self, namespace: str, kind: str, given: dict[str, Any]) -> dict[str, Any]:
-        """What an operation would take now: a count, exact if a few seconds were enough, and some ids."""
+        """What an operation would take now: a count, exact if a few seconds were enough and every shard has
+        answered, and some ids. Shards that do not answer are named: begun all the same, it waits for them.
+
+        Raises:
+            ShardUnavailable: no shard answers.
+        """
         refuse_if_standing(living(self._stores))
         wanted = Filter.of(kind, given)
         deadline_s = self._clock.monotonic_s() + self._settings.operation_patience_s
@@ -125,17 +130,19 @@ class Operations:
                     break
             return Preview(ids, matched, scanned, skipped, cursor is None)
 
-        parts = await asyncio.gather(*map(at, living(self._stores)))
+        found, silent = await self._ask(at)
+        parts = [found[number] for number in sorted(found)]
         return {
             "dry_run": True,
             "namespace": namespace,
             "kind": kind,
             "filter": given,
             "matched": sum(part.matched for part in parts),
-            "exact": all(part.is_whole for part in parts),
+            "exact": not silent and all(part.is_whole for part in parts),
             "scanned": sum(part.scanned for part in parts),
             "skipped": sum(part.skipped for part in parts),
             "sample": [item_id for part in parts for item_id in part.ids][:SAMPLE_IDS],
+            "away": sorted(silent),
         }
 
     async def get(self, namespace: str, operation_id: str) -> dict[str, Any]:

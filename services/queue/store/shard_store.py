@@ -262,6 +262,8 @@ class Store(EnqueueStore):
         )
         acked = None if row["acked_ids"] is None else set(row["acked_ids"])
         held = None if row["held"] is None else set(row["held"])
+        for topic_id, items in zip(row["topic_ids"] or (), row["counts"] or (), strict=True):
+            self.flow.acked(topic_id, items)
         if row["ends"] is None:
             return AckFlush(acked, held, [], [])
         ready: list[Ready] = []

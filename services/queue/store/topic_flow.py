@@ -1,4 +1,4 @@
-"""How many items of each topic went in and out at this process since somebody last looked, in memory."""
+"""How many items of each topic went in, went out and were acked here since somebody last looked, in memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ TOPICS_MAX: Final = 10_000
 
 
 class Moved(NamedTuple):
-    """Items of one topic that were taken in, and that were handed out."""
+    """Items of one topic that were taken in, that were handed out, and that were acked."""
 
     taken: int
     handed: int
+    acked: int
 
 
 class TopicFlow:
@@ -23,6 +24,7 @@ class TopicFlow:
     def __init__(self) -> None:
         self._taken: dict[TopicId, int] = {}
         self._handed: dict[TopicId, int] = {}
+        self._acked: dict[TopicId, int] = {}
 
     def took(self, topic_id: TopicId, items: int) -> None:
         """So many were taken in."""
@@ -32,11 +34,19 @@ class TopicFlow:
         """So many were handed out."""
         _add(self._handed, topic_id, items)
 
+    def acked(self, topic_id: TopicId, items: int) -> None:
+        """So many were acked."""
+        _add(self._acked, topic_id, items)
+
     def drain(self) -> dict[TopicId, Moved]:
         """What was counted, that of which most moved first; counting begins anew."""
         taken, self._taken = self._taken, {}
         handed, self._handed = self._handed, {}
-        moved = {number: Moved(taken.get(number, 0), handed.get(number, 0)) for number in {**taken, **handed}}
+        acked, self._acked = self._acked, {}
+        moved = {
+            number: Moved(taken.get(number, 0), handed.get(number, 0), acked.get(number, 0))
+            for number in {**taken, **handed, **acked}
+        }
         return dict(sorted(moved.items(), key=lambda pair: -sum(pair[1])))
 
 

@@ -9,9 +9,10 @@ import { ago, badge, bar, bytes, clock, command, fields, h, json, moment, number
 
 const PLACES = ["ready", "leased", "delayed", "disabled", "dead"];
 const PAGE = 50, SPARKS = 100;
+const RATES = ["enqueued_per_s", "dequeued_per_s", "acked_per_s"];
 
 export async function topics(page) {
-  const [found, told, why] = await Promise.all([all(PATHS.topics, { ns: page.ns }), hour(page.ns, "ready"), ask(PATHS.why, { ns: page.ns }).catch(() => null)]);
+  const [found, told, moved, why] = await Promise.all([all(PATHS.topics, { ns: page.ns }), hour(page.ns, "ready"), hour(page.ns, RATES.join(","), undefined, { span_s: 60, step_s: 5 }), ask(PATHS.why, { ns: page.ns }).catch(() => null)]);
   const sum = (state) => found.reduce((total, topic) => total + topic[state], 0);
   page.show(
     h("h1", {}, "Topics"), reason(page, why),
@@ -21,8 +22,15 @@ export async function topics(page) {
       ["", (topic) => bar(topic, PLACES), { wide: true }],
       ...PLACES.map((state) => [state, (topic) => topic[state] || null, { right: true }]),
       ["oldest ready", (topic) => (topic.oldest_ready_age_s === null ? null : span(topic.oldest_ready_age_s)), { right: true }],
+      ["in · out · acked, per s", (topic) => flow(moved, { namespace: page.ns, topic: topic.topic }), { right: true }],
       ["ready, last hour", (topic) => (found.indexOf(topic) < SPARKS ? spark(`topic ${topic.topic}`, told, line(told, "ready", { namespace: page.ns, topic: topic.topic }), "ready") : null)],
     ], found, h("span", {}, "No active topics in this namespace. Put something in one: ", h("code", {}, "headgate enqueue mail '{\"to\": \"ada\"}'")), (topic) => page.go(["topics", topic.topic])));
+}
+
+// What moves of a topic now; nothing where it is not among those of which most does.
+function flow(moved, where) {
+  const rates = RATES.map((metric) => latest(line(moved, metric, where)));
+  return rates.some((rate) => rate !== null) ? rates.map((rate) => number(Math.round((rate || 0) * 10) / 10)).join(" · ") : null;
 }
 
 // The last hour of a namespace's topics, where the reader may see it.
@@ -35,7 +43,7 @@ export async function topic(page, name) {
   const { ns } = page, { state, cursor } = page.query, path = ["topics", name], range = ranged(page, path);
   const { found: [found, told, known, why, audited], lost } = await several([
     ask(PATHS.items, { ns }, { topic: name, state, cursor, limit: PAGE }),
-    hour(ns, "ready,leased,delayed,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s", name, range.asked),
+    hour(ns, "ready,leased,delayed,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s,acked_per_s", name, range.asked),
     all(PATHS.topics, { ns }),
     ask(PATHS.why, { ns }, { topic: name }).catch(() => null),
     can("ops") ? ask(PATHS.queueAudit, {}, { namespace: ns, limit: 100 }).catch(() => null) : null,
@@ -54,9 +62,10 @@ export async function topic(page, name) {
         { name: "leased", values: drawn("leased"), colour: "succeeded", state: "leased" },
         { name: "delayed", values: drawn("delayed"), colour: "blocked", state: "delayed", dash: [6, 3] },
         { name: "dead", values: drawn("dead"), colour: "failed", state: "dead", dash: [2, 2] }]),
-      chart("topic-flow", "In and out", told, [
+      chart("topic-flow", "In, out and acked", told, [
         { name: "in", values: drawn("enqueued_per_s"), colour: "released", state: "ready" },
-        { name: "out", values: drawn("dequeued_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] }], { format: perSecond }),
+        { name: "out", values: drawn("dequeued_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
+        { name: "acked", values: drawn("acked_per_s"), colour: "succeeded", state: "succeeded" }], { format: perSecond }),
       chart("topic-age", "Oldest ready", told, [{ name: "age", values: drawn("oldest_ready_age_s"), colour: "skipped", state: "skipped" }], { format: seconds })) : null,
     range.asked.span_s > LATELY_S * 6 ? null : changes(told, drawn, audited, name),
     h("h2", {}, "Items"), lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
@@ -120,8 +129,9 @@ export function bulk(page, label, kind, filter, danger = false) {
     say: async (values) => {
       const seen = await send(PATHS.operations, { ns }, { kind, filter: whole(values), dry_run: true });
       const count = seen.matched;
-      return { stop: !count, parts: [
+      return { stop: !count && !seen.away.length, parts: [
         h("p", {}, h("b", {}, `${seen.exact ? "" : "At least "}${number(count)} ${count === 1 ? "item" : "items"}`), ` ${count ? DEEDS[kind] : "are meant: there is nothing to do"}.`, " A DAG's items are left alone: they are changed through their DAG."),
+        seen.away.length ? h("p", { class: "lost", role: "alert" }, `${seen.away.length === 1 ? `Shard ${seen.away[0]} does` : `Shards ${seen.away.join(", ")} do`} not answer: what is there is not counted. Begun now, it is done on the others, and there when ${seen.away.length === 1 ? "it is" : "they are"} back.`) : null,
         seen.sample.length ? h("ul", { class: "sample" }, seen.sample.slice(0, 10).map((id) => h("li", {}, h("a", { href: page.link(["items", id]) }, h("code", {}, id))))) : null] };
     },
     run: async (values) => {

@@ -8,7 +8,7 @@ import { ago, badge, bar, bytes, clock, command, fields, h, number, said, span, 
 
 const PLACES = ["ready", "leased", "delayed", "disabled", "dead"];
 // How a shard is; `open` is its breaker, and that no call goes through.
-const standing = (shard) => badge(shard.state, { open: "away", half_open: "tried again" }[shard.state] || shard.state);
+const standing = (shard, slow = shard.db_latency_ms_p50 >= SLOW_MS) => (slow && shard.state === "healthy" ? badge("skipped", "slow") : badge(shard.state, { open: "away", half_open: "tried again" }[shard.state] || shard.state));
 const NUMBERED = 128; // of so many, squares of the map have their numbers in them
 const FEW = 64; // so many are asked one by one; of more, the map shows what the processes remember
 const SERVICES = { queue: "Queue", dag: "DAG" };
@@ -33,7 +33,7 @@ export async function list(page) {
     [["queue", queue], ["dag", dag]].filter(([, told]) => told).map(([service, told]) => [h("h2", {}, `${SERVICES[service]} service: ${number(numbers(told).length)} shards`), heat(page, service, told, measure, numbers(told))]),
     queueRows ? [h("h2", {}, "Queue shards"), table([
       ["shard", (shard) => h("a", { href: page.link(["shards", `queue-${shard.shard}`]) }, shard.shard), { right: true }],
-      ["state", standing],
+      ["state", (shard) => standing(shard)],
       ["owner", (shard) => shard.owner],
       ["", (shard) => bar(shard, PLACES), { wide: true }],
       ...PLACES.filter((state) => state !== "disabled").map((state) => [state, (shard) => shard[state] || null, { right: true }]),
@@ -44,7 +44,7 @@ export async function list(page) {
     ], queueRows, "No shards.", (shard) => page.go(["shards", `queue-${shard.shard}`]))] : null,
     dagRows ? [h("h2", {}, "DAG shards"), table([
       ["shard", (shard) => h("a", { href: page.link(["shards", `dag-${shard.shard}`]) }, shard.shard), { right: true }],
-      ["state", standing],
+      ["state", (shard) => standing(shard)],
       ["owner", (shard) => shard.owner],
       ["running DAGs", (shard) => shard.dags.running, { right: true }],
       ["blocked nodes", (shard) => shard.nodes.blocked, { right: true }],
@@ -97,7 +97,7 @@ async function queueShard(page, number_) {
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
     lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
-    shard ? h("section", { class: "head" }, h("h1", {}, standing(shard), ` Queue shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, slowly(told, number_), troubled(page, shard)) : null, bar(shard, PLACES), orders(page, "queue", number_, shard, commands), fields([
+    shard ? h("section", { class: "head" }, h("h1", {}, standing(shard, Boolean(slowly(told, number_))), ` Queue shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, slowly(told, number_), troubled(page, shard)) : null, bar(shard, PLACES), orders(page, "queue", number_, shard, commands), fields([
       ["owner", shard.owner], ["epoch", shard.epoch ? number(shard.epoch) : null], ["size", shard.bytes ? bytes(shard.bytes) : null], ["dead tuples", shard.bytes ? number(shard.dead_tuples) : null],
       ["oldest transaction", shard.oldest_transaction_age_s === null ? null : span(shard.oldest_transaction_age_s)]])) : null,
     range.heading, h("div", { class: "charts" },
@@ -155,7 +155,7 @@ async function dagShard(page, number_) {
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
     lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
-    shard ? h("section", { class: "head" }, h("h1", {}, standing(shard), ` DAG shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, slowly(told, number_), troubled(page, shard)) : null, orders(page, "dag", number_, shard, commands), fields([
+    shard ? h("section", { class: "head" }, h("h1", {}, standing(shard, Boolean(slowly(told, number_))), ` DAG shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, slowly(told, number_), troubled(page, shard)) : null, orders(page, "dag", number_, shard, commands), fields([
       ["owner", shard.owner], ["epoch", number(shard.epoch)], ["running DAGs", number(shard.dags.running || 0)], ["outbox", number(shard.outbox)]])) : h("p", { class: "empty" }, "There is no such shard."),
     range.heading, h("div", { class: "charts" },
       chart("d-dags", "DAGs and nodes", told, [

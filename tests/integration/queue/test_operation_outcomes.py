@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from services.queue.operations import bulk
 from services.queue.operations.bulk import Operations
 from services.queue.store import operations as store_operations
 from shared.errors import ShardUnavailable
@@ -42,3 +43,26 @@ async def test_an_operation_that_is_stopped_on_one_shard_is_perhaps_stopped(
     monkeypatch.setattr(store_operations, "stop", stop_first)
     answer = await own_api.post(f"operations/{begun['id']}/cancel", {})
     assert (answer.status_code, answer.json()["outcome"]) == (503, "unknown")
+
+
+async def test_a_preview_counts_what_answers_and_names_what_does_not(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = [(await own_api.enqueue_one("t", id=own_api.new_id(shard))) for shard in (0, 1)]
+    scope_of, lost = bulk.scope_of, own_api.host.stores[1].pool
+
+    async def scope_of_others(pool: Any, *args: Any) -> Any:
+        return await (away() if pool is lost else scope_of(pool, *args))
+
+    body = {"kind": "purge", "filter": {"topic": "t"}}
+    with monkeypatch.context() as patched:
+        patched.setattr(bulk, "scope_of", scope_of_others)
+        seen = await own_api.post("operations", {**body, "dry_run": True})
+        assert seen.status_code == 200
+        found = seen.json()
+        assert (found["matched"], found["sample"], found["exact"], found["away"]) == (1, [here], False, [1])
+        patched.setattr(bulk, "scope_of", away)
+        assert (await own_api.post("operations", {**body, "dry_run": True})).status_code == 503
+    seen = (await own_api.post("operations", {**body, "dry_run": True})).json()
+    assert (seen["matched"], seen["exact"], seen["away"]) == (2, True, [])
+    assert set(seen["sample"]) == {here, there}

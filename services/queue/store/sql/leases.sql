@@ -91,7 +91,7 @@ SELECT claimed.* FROM claim_within(
 -- first token, sorted and once each, so that one is searched for by halves, then those of the next; `lasts` says where
 -- each token's end; `namespace_ids` has one element for all tokens, or one for each. `outputs` maps tokens to ids to JSON
 -- texts: only under the token that holds an item is its output looked for. Where fewer than `asked` are acked, the
--- answer says which. Of ends that somebody wants to hear of, `folds` says which may be applied here (see tell_acked);
+-- answer says which; of each topic it says how many. Of ends that somebody wants to hear of, `folds` says which may be applied here (see tell_acked);
 -- what that made ready comes back, and which DAGs have ended. What leaves more behind than a count is the business of
 -- `leave_behind`: all of it in here would cost every ack a third of its time. What its caller named and enqueued after a lease was claimed is another item, under the id of one
 -- that was acked, and not of that lease. Offers are taken up as by `revive`.
@@ -123,8 +123,9 @@ SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM deleted) END 
             SELECT FROM deleted
             WHERE deleted.id = held.id AND deleted.remembered AND NOT deleted.managed
                 AND deleted.enqueued_at > lease_groups.claimed_at)) END AS held,
-    behind.o_ends AS ends, behind.o_news AS news
-FROM (SELECT coalesce(sum(items), 0) AS acked, sum(leaving) AS leaving FROM by_topic) AS a
+    a.topic_ids, a.counts, behind.o_ends AS ends, behind.o_news AS news
+FROM (SELECT coalesce(sum(items), 0) AS acked, sum(leaving) AS leaving, array_agg(topic_id) AS topic_ids,
+    array_agg(items) AS counts FROM by_topic) AS a
 LEFT JOIN LATERAL leave_behind(
     CASE WHEN a.leaving > 0 THEN ARRAY(SELECT leaving FROM deleted WHERE leaving IS DISTINCT FROM NULL) END,
     $2::uuid[], $5::jsonb, $7::int, $8::int[], $9::uuid[], $10::float8[], $11::int[], $12::text[], $13::bigint)

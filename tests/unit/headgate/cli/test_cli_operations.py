@@ -28,6 +28,13 @@ def test_a_purge_by_filter_shows_what_it_would_take_and_asks(service: Service, r
         assert service.asked("/operations")[-1] == {"kind": "purge", "filter": sent, "dry_run": True}
 
 
+def test_a_preview_says_which_shards_are_not_counted(service: Service, run: Run) -> None:
+    given = {"kind": "purge", "filter": {}, "namespace": "default", "dry_run": True, "matched": 3, "exact": False}
+    service.reply = lambda *_: {**given, "sample": [], "away": [1, 4]}
+    code, out, err = run("purge", "--topic", "t", "--dry-run")
+    assert code == 0 and "1, 4" in out and "not counted" in err
+
+
 def test_an_operation_is_followed_to_its_end(service: Service, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "POLL_S", 0)
     done = {**OPERATION, "state": "done", "changed": 9, "scanned": 10, "finished_at": "2030-01-01T00:00:09Z"}

@@ -7,6 +7,7 @@ import pytest
 from shared.console import merging
 from shared.console.history import SeriesName, ShardHistory
 from shared.console.merging import Line, Place, Question, Told
+from shared.ids import ShardNo
 from tests.support.clocks import ManualClock
 
 READY = SeriesName("ready", 0)
@@ -130,6 +131,38 @@ def test_processes_are_merged_by_the_metric(
 ) -> None:
     answers = [told(Line(metric, 3, "", "", [value])) for value in (one, other)]
     assert merging.merge(answers, "shard") == {Place(metric, 3, None, None): [together]}
+
+
+def mark(at_s: float, kind: str, shard: int | None, text: str) -> tuple[float, str, ShardNo | None, str]:
+    return at_s, kind, None if shard is None else ShardNo(shard), text
+
+
+def test_processes_that_start_one_after_another_are_one_deploy() -> None:
+    answers = {
+        f"p{n}": Told([], [mark(1_000.0 + 60 * n, "start", None, f"p{n} started")], 0) for n in reversed(range(6))
+    }
+    answers["late"] = Told([], [mark(5_000.0, "start", None, "late started")], 0)
+    answers["p0"].marks.append(mark(1_000.0, "breaker", 1, "does not answer"))
+    shown = merging.marks(answers, asked(made(ManualClock(10_000.0, wall=True))))
+    assert [(each["at_s"], each["text"]) for each in shown] == [
+        (1_000.0, "6 processes started: p0, p1, p2, p3 and 2 more"),
+        (1_000.0, "does not answer"),
+        (5_000.0, "late started"),
+    ]
+
+
+def test_a_topic_is_told_what_happened_to_shards_that_have_it_and_nothing_of_owners() -> None:
+    marks = [mark(1.0, "owner", 0, "a owns shard 0"), mark(2.0, "breaker", 0, "x"), mark(3.0, "breaker", 1, "y")]
+    history = made(ManualClock(10_000.0, wall=True))
+    of_topic = asked(history, by="topic", namespace="acme", topic="mail")
+
+    def texts(lines: list[Line], question: Question) -> list[str]:
+        return [each["text"] for each in merging.marks({"a": Told(lines, marks, 0)}, question)]
+
+    here = [Line("ready", ShardNo(0), "acme", "mail", [1.0])]
+    assert texts(here, of_topic) == ["x"]
+    assert texts([], of_topic) == ["x", "y"], "nobody knows where it is"
+    assert texts(here, asked(history)) == ["a owns shard 0", "x", "y"]
 
 
 def test_shards_are_added_up_after_processes_were_merged() -> None:
