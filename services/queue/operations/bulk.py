@@ -20,7 +20,7 @@ from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.errors import OperationExists, TooManyOperations
 from services.queue.model import Ready
 from services.queue.operations.pace import Pace
-from services.queue.operations.selection import Filter, Look, Scope, look
+from services.queue.operations.selection import Filter, Look, Preview, Scope, look
 from services.queue.settings import QueueSettings
 from services.queue.store import items as rows
 from services.queue.store import operations as store_operations
@@ -50,16 +50,6 @@ class Chunk(NamedTuple):
     changed: int
     ready: list[Ready]
     is_last: bool
-
-
-class Preview(NamedTuple):
-    """What one shard has for an operation, as far as it was looked at."""
-
-    ids: list[str]
-    matched: int
-    scanned: int
-    skipped: int
-    is_whole: bool
 
 
 class Operations:

@@ -109,6 +109,16 @@ def _same(one: Any, other: Any) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
+class Preview(NamedTuple):
+    """What one shard has for an operation, as far as it was looked at."""
+
+    ids: list[str]
+    matched: int
+    scanned: int
+    skipped: int
+    is_whole: bool
+
+
 class Look(NamedTuple):
     """One part of a walk: what to act on, what was looked at and left alone, and where to go on (None: end).
 
