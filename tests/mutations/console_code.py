@@ -37,8 +37,8 @@ MUTATIONS = (
         "marks-of-other-shards",
         "a topic is not told what happened to shards that do not have it",
         "shared/console/merging.py",
-        " and (mark[2] is None or not there or mark[2] in there)\n",
-        "\n",
+        " and (mark[2] is None or not there or mark[2] in there)]\n",
+        "]\n",
         (
             "unit/shared/console/test_history.py"
             "::test_a_topic_is_told_what_happened_to_shards_that_have_it_and_nothing_of_owners",
