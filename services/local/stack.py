@@ -38,7 +38,8 @@ class Stack:
         async with Stack(LocalSettings(data_dir=...)) as stack:
             ... stack.queue_url, stack.dag_url ...
 
-    With `skip_time` timers and sleeps of workflows and DAGs do not wait where nothing else runs: for tests.
+    With `skip_time` timers and sleeps of workflows and DAGs do not wait where nothing else runs: for tests. There
+    is one shard of DAGs then.
 
     Entering raises LocalError when something cannot start; whatever had started is stopped again. A child that
     dies is started again, and `report` is told.
@@ -94,7 +95,7 @@ class Stack:
             self.remove()
         self._settle_ports()
         counts = self._data.layout(
-            {"queue": self.settings.queue_shards, "dag": self.settings.dag_shards},
+            {"queue": self.settings.queue_shards, "dag": self._dag_shards()},
             {"queue": QUEUE_SHARDS, "dag": DAG_SHARDS},
         )
         await self._start_servers()
@@ -107,6 +108,17 @@ class Stack:
         await self._migrate()
         if self.settings.with_services:
             await self._start_services()
+
+    def _dag_shards(self) -> int | None:
+        wanted = self.settings.dag_shards
+        if not self.settings.skip_time:
+            return wanted
+        if wanted not in (None, 1):
+            # Each would skip what its own timers wait for, so a day on one could pass before an hour on another.
+            raise LocalError(
+                f"time is skipped on one shard of the DAG service, not on {wanted}: say --dag-shards 1"
+            )
+        return 1
 
     async def stop(self) -> None:
         """Stop everything, services first, and let go of the data directory."""

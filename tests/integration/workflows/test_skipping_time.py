@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate import AsyncClient, Dag, Job, Worker, Workflow
+from services.local.errors import LocalError
 from services.local.postgres import VOLATILE
 from services.local.settings import PORTS, LocalSettings
 from services.local.stack import Stack
@@ -77,3 +78,16 @@ async def test_a_day_of_a_workflow_passes_at_once_where_time_is_skipped(client: 
         assert (await handle.wait(timeout_s=30)).state == "succeeded"
         worker.stop()
         await working
+
+
+async def test_time_is_skipped_on_one_shard_alone(tmp_path: Path) -> None:
+    """Of two each would skip what its own timers wait for, whatever the other's are."""
+    settings = LocalSettings(
+        data_dir=tmp_path / "data", loose_ports=frozenset(PORTS), free_ports=True, dag_shards=2
+    )
+    stack = Stack(settings, skip_time=True)
+    try:
+        with pytest.raises(LocalError, match="--dag-shards 1"):
+            await stack.start()
+    finally:
+        await stack.stop()
