@@ -96,6 +96,8 @@ class NumberedTask(_Numbered, asyncio.Task[Any]):
     ) -> None:
         self._number = number  # first: asyncio puts the task into a set as it is made
         super().__init__(coroutine, loop=loop, name=name or f"Task-{number}", context=context)
+        # Asyncio's one set of all tasks would look through all with this number, of each run that a worker keeps.
+        asyncio._unregister_task(self)
 
 
 class Handle:

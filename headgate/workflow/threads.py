@@ -120,8 +120,12 @@ class CoreThreads:
             found: T = work.finished.result()
             return found
         stop()
+        took_s = time.monotonic() - work.began_at
         self._give_up(work)
-        raise NeverYields(f"the code of one event ran for more than {limit_s:g} s without waiting for anything")
+        raise NeverYields(
+            f"the code of one event ran for more than {limit_s:g} s without waiting for anything "
+            f"({took_s:.1f} s by the clock)"
+        )
 
     def close(self) -> None:
         """Let threads end that have nothing to do."""

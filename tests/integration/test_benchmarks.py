@@ -63,7 +63,8 @@ async def test_a_scenario_runs_on_a_stack(stack: Stack, name: str) -> None:
 async def runs(stack: Stack, name: str) -> None:
     outcome = await SCENARIOS[name].run(Bench(await describe_stack(stack), TINY, Progress()))
     assert outcome.rows and (outcome.requirements or name in FREE)
-    assert all(row.measured.low > 0 for row in outcome.rows)
+    # What a sample takes is less than what a moment's idling differs by.
+    assert all(row.measured.low > 0 or name == "sampling" for row in outcome.rows)
 
 
 async def test_every_table_design_does_the_same_work(databases: Databases) -> None:

@@ -172,4 +172,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        ended = ended[: len(sizes)]",
         (f"{_DRIVER}::test_results_of_steps_go_in_turns_of_bounded_bytes_and_no_step_runs_twice",),
     ),
+    Mutation(
+        "workflow-tasks-of-others",
+        "a task is compared with no task of other runs",
+        f"{_HEADGATE}loop.py",
+        "        asyncio._unregister_task(self)\n",
+        "",
+        ("unit/headgate/workflow/test_loop.py::test_tasks_of_runs_are_in_no_set_of_all_tasks",),
+    ),
 )

@@ -2,7 +2,7 @@
 
 import { verb } from "./act.js";
 import { PATHS, all, ask, send, several } from "./api.js";
-import { chart, happened, history, latencies, latest, line, millis, perSecond, ranged, seconds, slowSince, spark } from "./chart.js";
+import { SLOW_MS, chart, happened, history, latencies, latest, line, millis, perSecond, ranged, seconds, slowSince, spark } from "./chart.js";
 import { whatToDo } from "./runbook.js";
 import { ago, badge, bar, bytes, clock, command, fields, h, number, said, span, table } from "./dom.js";
 

@@ -11,7 +11,7 @@ from headgate._ids import IdMaker
 from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency, set_urgency
 from shared.errors import ShardUnavailable
-from shared.postgres import connections
+from shared.postgres import batcher, connections
 from tests.support.queue_host import Api, QueueHost
 
 TOKEN = "00000000-0000-0000-0000-000000000001"
@@ -20,9 +20,11 @@ TARGET_S = 1.0
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pools' clock, moved by changing its one element."""
+    """The pools' clock, moved by changing its one element. Each call is looked at: on a fast machine several come
+    within the moment for which one look lets all in."""
     now_s = [1000.0]
     monkeypatch.setattr(connections._clock, "monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr(batcher, "LET_IN_S", 0.0)
     return now_s
 
 
@@ -170,7 +172,8 @@ async def test_a_refused_call_does_not_wait_in_the_line_it_is_refused_for(
             continue
         answer = await send(api, call)
         problem = answer.json()
-        assert (answer.status_code, problem["code"], problem["outcome"]) == (503, "overloaded", "none"), name
+        told = answer.status_code, problem.get("code"), problem.get("outcome")
+        assert told == (503, "overloaded", "none"), (name, problem)
         assert int(answer.headers["retry-after"]) >= 1
         assert jam.counts() == [1] * 4, f"{name} waited"
 

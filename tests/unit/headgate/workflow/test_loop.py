@@ -115,6 +115,21 @@ def test_what_is_refused_leaves_no_coroutine_that_nobody_awaits(workflow: Callab
     assert [str(each.message) for each in said] == []
 
 
+def test_tasks_of_runs_are_in_no_set_of_all_tasks() -> None:
+    """They hash by their numbers, which are those of every other run: each task of thousands of parked runs would
+    be compared with all that have its number."""
+    found: list[int] = []
+
+    async def code(wf: Workflow) -> None:
+        waiting = [asyncio.ensure_future(wf.sleep(seconds)) for seconds in (1, 2)]
+        found.append(len(asyncio.all_tasks()))
+        await asyncio.gather(*waiting)
+        found.append(len(asyncio.all_tasks()))
+
+    simulate(code).unguarded().run()
+    assert set(found) == {0}
+
+
 async def as_completed_of_tasks(wf: Workflow) -> list[Any]:
     tasks = [asyncio.create_task(wf.call("work", number)) for number in range(5)]
     return [await each for each in asyncio.as_completed(tasks, timeout=100)]
