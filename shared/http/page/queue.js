@@ -27,9 +27,12 @@ export async function topics(page) {
     ], found, h("span", {}, "No active topics in this namespace. Put something in one: ", h("code", {}, "headgate enqueue mail '{\"to\": \"ada\"}'")), (topic) => page.go(["topics", topic.topic])));
 }
 
-// What moves of a topic now; nothing where it is not among those of which most does.
+// What has moved of a topic in the last minute; nothing where it is not among those of which most does.
 function flow(moved, where) {
-  const rates = RATES.map((metric) => latest(line(moved, metric, where)));
+  const rates = RATES.map((metric) => {
+    const told = (line(moved, metric, where) || []).filter((value) => value !== null);
+    return told.length ? told.reduce((sum, value) => sum + value, 0) / told.length : null;
+  });
   return rates.some((rate) => rate !== null) ? rates.map((rate) => number(Math.round((rate || 0) * 10) / 10)).join(" · ") : null;
 }
 
@@ -130,7 +133,7 @@ export function bulk(page, label, kind, filter, danger = false) {
       const seen = await send(PATHS.operations, { ns }, { kind, filter: whole(values), dry_run: true });
       const count = seen.matched;
       return { stop: !count && !seen.away.length, parts: [
-        h("p", {}, h("b", {}, `${seen.exact ? "" : "At least "}${number(count)} ${count === 1 ? "item" : "items"}`), ` ${count ? DEEDS[kind] : "are meant: there is nothing to do"}.`, " A DAG's items are left alone: they are changed through their DAG."),
+        h("p", {}, h("b", {}, `${seen.exact || !count ? "" : "At least "}${number(count)} ${count === 1 ? "item" : "items"}`), ` ${count ? DEEDS[kind] : seen.away.length ? "are meant on the shards that answer" : "are meant: there is nothing to do"}.`, " A DAG's items are left alone: they are changed through their DAG."),
         seen.away.length ? h("p", { class: "lost", role: "alert" }, `${seen.away.length === 1 ? `Shard ${seen.away[0]} does` : `Shards ${seen.away.join(", ")} do`} not answer: what is there is not counted. Begun now, it is done on the others, and there when ${seen.away.length === 1 ? "it is" : "they are"} back.`) : null,
         seen.sample.length ? h("ul", { class: "sample" }, seen.sample.slice(0, 10).map((id) => h("li", {}, h("a", { href: page.link(["items", id]) }, h("code", {}, id))))) : null] };
     },
