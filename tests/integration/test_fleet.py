@@ -273,7 +273,6 @@ async def test_rolling_restart_of_dag_processes_fails_no_call_and_stalls_no_dag(
                 dag = client.dag((await client.create_dag({"key": f"{number}.{n}", "nodes": nodes})).id)
                 await dag.resolve("b", "go")
                 ended.append((await dag.wait(timeout_s=60)).state)
-                await asyncio.sleep(0.03)
 
         async def consume() -> None:
             while True:

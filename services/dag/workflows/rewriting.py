@@ -87,7 +87,9 @@ class Rewriter:
             LimitExceeded, DagCancelling: as for `reset`.
         """
 
-        queue_shard = await self._context.queue_shard(home_of(self._context.shards, namespace, workflow_id))
+        home = home_of(self._context.shards, namespace, workflow_id)
+        # Nothing else asks anything of the queue, which may be away.
+        queue_shard = await self._context.queue_shard(home) if wanted.retry else None
 
         async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
             if run.over and run.state != "failed":
@@ -116,7 +118,8 @@ class Rewriter:
                 await rewriting.replace(
                     [Replacement(asked[key].kind, key, asked[key].generation, news[key]) for key in news]
                 )
-            await rewriting.run_again(self._context, {key: asked[key] for key in again}, queue_shard)
+            if queue_shard is not None:
+                await rewriting.run_again(self._context, {key: asked[key] for key in again}, queue_shard)
             said = {"replaced": list(news) or None, "retried": again or None}
             await rewriting.finish(
                 first, f"resume-{run.resets + 1}", {"reason": wanted.reason, "by": wanted.by, **said}

@@ -99,7 +99,7 @@ def test_program_runs_as_it_stands(name: str, stack: Stack, tmp_path: Path) -> N
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
     urls = {"HEADGATE_QUEUE_URL": stack.queue_url, "HEADGATE_DAG_URL": stack.dag_url, "PYTHONPATH": str(ROOT)}
     headgate = Path(sys.executable).with_name("headgate")
-    command = [str(headgate), "worker", "media:app", "--processes", "2"]
+    command = [str(headgate), "worker", "media:app", "--processes", "4"]
     workers = subprocess.Popen(command, cwd=tmp_path, env={**inherited, **urls})
     try:
         ran = subprocess.run(

@@ -49,7 +49,7 @@ async def add_signals(world: DagWorld, count: int) -> None:
 async def test_a_run_has_ten_thousand_calls_at_once_and_sixty_thousand_events(
     runs: DagRuns, world: DagWorld
 ) -> None:
-    driver = Driver({TYPE: busy}, runs.runs, event_limit_s=60)
+    driver = Driver({TYPE: busy}, runs.runs)
     await runs.start()
     await drive(runs, driver)
     [pending] = await world.rows("SELECT count(*) AS n FROM node WHERE state = 'released'")

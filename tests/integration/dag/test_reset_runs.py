@@ -12,6 +12,7 @@ from headgate.wire.workflow import WorkflowRun
 from headgate.workflow.driver import Driver
 from headgate.workflow.turns import TurnLost
 from services.dag.workflows import rewriting
+from shared.errors import ShardUnavailable
 from tests.integration.dag.test_bad_runs import dump
 from tests.integration.dag.test_runs import item, leased, turn
 from tests.support.dag_world import DagWorld
@@ -365,7 +366,9 @@ async def test_a_child_with_an_id_begins_again_when_the_one_before_is_over(runs:
     assert ("child:small#1~1", "added") in await live(runs)
 
 
-async def test_a_child_that_failed_is_given_an_output(runs: DagRuns) -> None:
+async def until_child_failed(runs: DagRuns) -> Driver:
+    """A run that has failed with its child, which was terminated."""
+
     async def parent(wf: Workflow) -> Any:
         return await wf.child("small", 1, id="the-child")
 
@@ -377,7 +380,19 @@ async def test_a_child_that_failed_is_given_an_output(runs: DagRuns) -> None:
     await drive(runs, driver)
     await runs.world.settle()
     assert (await runs.shown())["state"] == "failed"
-    await resume(runs, outputs={"child:small#1": "by hand"})
+    return driver
+
+
+async def test_a_child_that_failed_is_given_an_output(runs: DagRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the queue is away, of which nothing is asked."""
+    driver = await until_child_failed(runs)
+
+    async def away(*_: Any) -> Any:
+        raise ShardUnavailable("the queue is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runs.world.duties.context, "queue_shard", away)
+        await resume(runs, outputs={"child:small#1": "by hand"})
     await drive(runs, driver)
     assert (await runs.shown())["output"] == "by hand"
 

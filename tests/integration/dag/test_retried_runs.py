@@ -9,7 +9,7 @@ from headgate import Conflict, NodeFailed, Workflow
 from headgate.testing import replay
 from headgate.workflow.driver import Driver
 from tests.integration.dag.test_bad_runs import dump
-from tests.integration.dag.test_reset_runs import resume, runs, until_failed
+from tests.integration.dag.test_reset_runs import resume, runs, until_child_failed, until_failed
 from tests.support.run_services import TYPE, DagRuns, drive
 
 __all__ = ["runs"]
@@ -136,19 +136,9 @@ async def test_a_step_of_a_failed_run_is_done_once_more(runs: DagRuns) -> None:
 
 
 async def test_a_child_that_failed_is_begun_once_more(runs: DagRuns) -> None:
-    async def parent(wf: Workflow) -> Any:
-        return await wf.child("small", 1, id="the-child")
-
-    driver = Driver({TYPE: parent}, runs.runs)
-    await runs.start()
-    await drive(runs, driver)
+    driver = await until_child_failed(runs)
     child = runs.client.workflows.get("the-child")
     first = await child.show()
-    await child.terminate("it hangs")
-    await runs.world.settle()
-    await drive(runs, driver)
-    await runs.world.settle()
-    assert (await runs.shown())["state"] == "failed"
     await resume(runs, retry=["child:small#1"])
     await drive(runs, driver)
     second = await child.show()
