@@ -1,4 +1,4 @@
-"""`headgate dag explain` and `headgate dag timeline`: what a DAG waits for, for people."""
+"""`headgate dag explain`, `timeline` and `externals`: what DAGs wait for, for people."""
 
 import sys
 from collections.abc import Sequence
@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from headgate import wire
 from headgate._cli import commands
-from headgate._cli.output import cell, gist, printable, show_json, show_table
+from headgate._cli.output import cell, gist, printable, show_json, show_table, told
 
 _NODE_COLUMNS: Final = ("key", "topic", "is", "for", "since", "attempt", "note")
+_EXTERNAL_COLUMNS: Final = ("dag", "name", "node", "waits for", "for", "blocked")
 _TIME_COLUMNS: Final = ("at", "after", "what", "note")
 CHAIN_SHOWN_MAX: Final = 12
 # Who polls does so more often.
@@ -40,6 +41,28 @@ def explain(args: commands.Args) -> int:
         show_table([_row(node, now) for node in nodes], _NODE_COLUMNS, sys.stdout)
     if page.next_cursor:
         sys.stdout.write(f"... and more: --limit shows more than {args.limit}\n")
+    return commands.OK
+
+
+def externals(args: commands.Args) -> int:
+    with commands.client_of(args) as client:
+        found = told(client.why.externals(limit=args.limit))
+    if args.output == "json":
+        show_json(found, sys.stdout)
+        return commands.OK
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "dag": each.dag,
+            "name": each.dag_name or each.dag_key,
+            "node": each.node,
+            "waits for": f"{each.external} and {each.more} more" if each.more else each.external,
+            "for": None if each.since is None else _ago(each.since, now),
+            "blocked": each.blocked,
+        }
+        for each in found
+    ]
+    commands.show_rows(args, rows, _EXTERNAL_COLUMNS, "no DAG waits for somebody's word")
     return commands.OK
 
 

@@ -35,6 +35,7 @@ examples:
   headgate dag submit graph.json --watch         submit one for workers elsewhere, and follow it
   headgate dag list --state failed
   headgate dag explain ID                        what it waits for, since when, and for how long yet
+  headgate dag externals                         what all of them wait for that somebody has to resolve
   headgate dag resolve ID publish approval       the event that node publish waits for
   headgate dag add ID more.json                  more nodes, while it runs
   headgate dag retry ID                          what failed, and what did not run because of it

@@ -360,7 +360,8 @@ def _add_dags(dags: _Commands) -> None:
     explaining = dags.add(
         "explain", explain.explain, "say what a DAG waits for, since when, and how long it may take"
     )
-    for parser in (listing, show, explaining):
+    waiting = dags.add("externals", explain.externals, "list what DAGs wait for that somebody has to resolve")
+    for parser in (listing, show, explaining, waiting):
         parser.add_argument("--limit", type=int, default=100, metavar="N")
     watch = dags.add("watch", commands.dag_watch, "follow a DAG to its end")
     events = dags.add("events", commands.dag_events, "print every change of a DAG and its nodes, to its end")

@@ -17,8 +17,9 @@ EVERY_S: Final = 2.0
 _LOOKS: Final = frozenset(
     [
         *("dead", "item", "items", "namespaces", "shards", "topics", "why", "workers"),
-        *("dag explain", "dag list", "dag node", "dag show", "dag timeline", "operations list", "quotas list"),
-        *("quotas show", "schedule list", "schedule show", "schedule ticks", "workflow list", "workflow show"),
+        *("dag explain", "dag externals", "dag list", "dag node", "dag show", "dag timeline", "operations list"),
+        *("quotas list", "quotas show", "schedule list", "schedule show", "schedule ticks"),
+        *("workflow list", "workflow show"),
     ]
 )
 Parse = Callable[[list[str], argparse.Namespace], argparse.Namespace]

@@ -1,9 +1,13 @@
 """Why something does not go on, for coroutines."""
 
-from headgate._calls import verbs
+from typing import Any
+
+from headgate._calls import flows, verbs
+from headgate._calls.elements import Listing
 from headgate._calls.verbs import Call
 from headgate._client.async_sender import AsyncSender
 from headgate.wire.console import Why
+from headgate.wire.dag import OpenExternal
 
 
 class AsyncReasons:
@@ -27,6 +31,15 @@ class AsyncReasons:
     async def namespace(self, namespace: str | None = None) -> Why:
         """What holds a namespace's work up, the worst first."""
         return await self._client._send(self._call(namespace))
+
+    async def externals(self, *, limit: int | None = None, namespace: str | None = None) -> Listing[OpenExternal]:
+        """What DAGs wait for that somebody has to resolve, those that run longest first: of each DAG one node."""
+        ns, parse = namespace or self._client.namespace, verbs.page_of(OpenExternal)
+
+        def page(query: dict[str, Any]) -> Call[Any]:
+            return verbs.call(verbs.EXTERNALS, parse, query=query, ns=ns)
+
+        return await self._client._run(flows.listed(page, limit))
 
     def _call(self, namespace: str | None, **query: str) -> Call[Why]:
         ns = namespace or self._client.namespace

@@ -370,6 +370,20 @@ class Obstacle(Response):
     since: datetime
 
 
+class OpenExternal(Response):
+    """A node that nothing but externals keeps, and one of them, with `more` beside it. Of each DAG there is one
+    node; `blocked` of the DAG's nodes wait, this one included. `since` is null behind very many upstreams."""
+
+    dag: str
+    dag_name: str | None = None
+    dag_key: str | None = None
+    node: str
+    external: str
+    more: int = 0
+    since: datetime | None = None
+    blocked: int
+
+
 class FrontierNode(Response):
     """A node that no upstream keeps. `standing` of a released one is the queue's word on its item; one that
     is `kept` waits for `waits_for`. `worker` has one that runs; for `unasked_s` nobody has asked for the topic of

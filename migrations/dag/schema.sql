@@ -22,7 +22,9 @@ CREATE TABLE audit_entry (
     target text NOT NULL,
     changed bigint,
     origin text NOT NULL,
-    detail text NOT NULL
+    detail text NOT NULL,
+    call uuid,
+    ended boolean DEFAULT true NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
 
@@ -675,6 +677,8 @@ ALTER TABLE ONLY waiting_slot
 ALTER TABLE ONLY workflow
     ADD CONSTRAINT workflow_pkey PRIMARY KEY (namespace, id);
 
+CREATE UNIQUE INDEX audit_entry_call ON audit_entry USING btree (call) WHERE (call IS NOT NULL);
+
 CREATE INDEX cleanup_of ON cleanup USING btree (of_no) WHERE (of_no IS NOT NULL);
 
 CREATE INDEX cleanup_wave ON cleanup USING btree (dag_no, wave) WHERE (wave IS NOT NULL);
@@ -695,6 +699,8 @@ CREATE INDEX dag_listed_by_state ON dag USING btree (namespace, state, id) WHERE
 
 CREATE INDEX dag_live ON dag USING btree (state) WHERE (state = ANY (ARRAY['running'::text, 'cancelling'::text]));
 
+CREATE INDEX dag_with_externals ON dag USING btree (namespace, id) WHERE ((state = 'running'::text) AND (externals > 0));
+
 CREATE INDEX edge_down ON edge USING btree (down, up) WHERE (down IS NOT NULL);
 
 CREATE INDEX event_reset ON event USING btree (dag_no, key) WHERE ((kind = 'run'::text) AND (state = 'reset'::text));
@@ -704,6 +710,8 @@ CREATE UNIQUE INDEX event_step ON event USING btree (dag_no, key) WHERE ((after 
 CREATE INDEX event_void ON event USING btree (dag_no, key) WHERE ((void IS NOT NULL) AND (after IS NOT NULL));
 
 CREATE INDEX external_deadline ON external USING btree (deadline_at) WHERE ((deadline_at IS NOT NULL) AND (resolved_at IS NULL));
+
+CREATE INDEX external_open ON external USING btree (dag_no, node_key, name) WHERE (declared AND (resolved_at IS NULL));
 
 CREATE INDEX external_undeclared ON external USING btree (dag_no, node_key, name) WHERE (NOT declared);
 

@@ -102,7 +102,9 @@ CREATE TABLE audit_entry (
     target text NOT NULL,
     changed bigint,
     origin text NOT NULL,
-    detail text NOT NULL
+    detail text NOT NULL,
+    call uuid,
+    ended boolean DEFAULT true NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
 
@@ -437,6 +439,8 @@ CREATE INDEX acked_made ON acked USING btree (made);
 CREATE INDEX attempt_age ON attempt USING btree (ended_at);
 
 CREATE INDEX attempt_item ON attempt USING btree (item_id, ended_at);
+
+CREATE UNIQUE INDEX audit_entry_call ON audit_entry USING btree (call) WHERE (call IS NOT NULL);
 
 CREATE INDEX cancelled_lease_at ON cancelled_lease USING btree (at);
 

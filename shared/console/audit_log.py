@@ -1,18 +1,21 @@
 """Who did what, when, to how many, and from where: one row for each call by which an operator changes what runs.
 
-Calls of producers and consumers are not kept here: there are thousands a second of them. The row is written when
-the call was done, or may have been, and before it is answered; where no shard takes it, the service's log still
-has it.
+Calls of producers and consumers are not kept here: there are thousands a second of them. The row is written before
+the call is done, and ended before the call is answered: a process or a server that ends in between leaves a row of
+which the outcome is unknown, and none that is missing. A refused call leaves none, and one that comes once
+more with its `id` is the same row. Where no shard takes the row, the service's log still has it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,7 +25,7 @@ from shared.http.access import Access
 from shared.ids import ShardNo
 from shared.log import log
 from shared.postgres.rows import rows_of
-from shared.postgres.sql import load
+from shared.postgres.sql import Statement, load
 from shared.shards.shard_map import Shard, ShardMap
 
 SQL = load(Path(__file__).parent)
@@ -31,6 +34,8 @@ SQL = load(Path(__file__).parent)
 _HOMES_MAX: Final = 4
 _DROPPED_MAX: Final = 20
 _DETAIL_CHARS_MAX: Final = 1_000
+# Ends of entries whose shard was away; what is over is left as it is, of unknown outcome.
+_UNENDED_MAX: Final = 1_000
 _LAST_ID: Final = 2**63 - 1
 
 _NS: Final = r"/v1/namespaces/(?P<ns>[^/]+)"
@@ -74,6 +79,17 @@ class AuditEntry(NamedTuple):
     changed: int | None
     origin: str
     detail: str
+    ended: bool
+    call: str | None
+
+
+class Begun(NamedTuple):
+    """An entry of a call that may be done from now on: where it is, and whether an earlier call has made it."""
+
+    call: str
+    shard: Shard
+    is_known: bool
+    target: str
 
 
 class AuditPlace(NamedTuple):
@@ -90,21 +106,66 @@ class AuditLog:
     def __init__(self, shards: ShardMap, keep_s: float) -> None:
         self._shards = shards
         self._keep_s = keep_s
+        self._left: OrderedDict[tuple[ShardNo, str], tuple[Shard, Statement, dict[str, Any]]] = OrderedDict()
 
-    async def add(self, entry: dict[str, Any]) -> None:
-        """Keep one entry, where a shard takes it."""
+    async def begin(self, call: str, entry: dict[str, Any]) -> Begun | None:
+        """Keep that somebody is about to do something, where a shard takes it; None: none does, the log has it."""
         log.info("an operator's call", **entry)
         for shard in self._homes():
             try:
-                await shard.pool.fetch(SQL.add_audit_entry, **entry)
-                await shard.pool.fetch(SQL.drop_audit_entries, keep_s=self._keep_s, limit=_DROPPED_MAX)
-                return
-            except Unavailable:
+                rows = await shard.pool.fetch(SQL.begin_audit_entry, call=call, **entry)
+            except Unavailable as refusal:
+                if refusal.outcome == "unknown":  # it may be there, beside the one on the next shard
+                    self._leave(shard, SQL.drop_audit_entry, {"call": call})
                 continue
             except ServiceError as error:
                 log.error("an operator's call is not kept", error=error.detail, **entry)
-                return
+                return None
+            self._left.pop((shard.number, call), None)
+            return Begun(call, shard, not rows, entry["target"])
         log.error("an operator's call is not kept: no shard takes it", **entry)
+        return None
+
+    async def end(self, begun: Begun, target: str, changed: int | None) -> None:
+        """It was done."""
+        await self._write(begun, SQL.end_audit_entry, target=target, changed=changed)
+        try:
+            await begun.shard.pool.fetch(SQL.drop_audit_entries, keep_s=self._keep_s, limit=_DROPPED_MAX)
+        except ServiceError as error:
+            log.warning("old entries of the audit log stay", error=error.detail)
+
+    async def drop(self, begun: Begun) -> None:
+        """Nothing was done; what the same call has done before stays."""
+        if not begun.is_known:
+            await self._write(begun, SQL.drop_audit_entry)
+
+    async def settle(self) -> int:
+        """Once more what shards that were away have not taken; how many of it."""
+        settled = 0
+        away: set[ShardNo] = set()
+        for key, (shard, statement, values) in list(self._left.items()):
+            if shard.number in away:
+                continue
+            try:
+                await shard.pool.fetch(statement, **values)
+            except ServiceError:
+                away.add(shard.number)
+            else:
+                self._left.pop(key, None)
+                settled += 1
+        return settled
+
+    async def _write(self, begun: Begun, statement: Statement, **values: Any) -> None:
+        values["call"] = begun.call
+        try:
+            await begun.shard.pool.fetch(statement, **values)
+        except ServiceError:
+            self._leave(begun.shard, statement, values)
+
+    def _leave(self, shard: Shard, statement: Statement, values: dict[str, Any]) -> None:
+        self._left[shard.number, values["call"]] = (shard, statement, values)
+        if len(self._left) > _UNENDED_MAX:
+            self._left.popitem(last=False)
 
     async def page(
         self, namespace: str | None, limit: int, after: AuditPlace
@@ -132,11 +193,16 @@ class AuditLog:
             key=lambda entry: (entry[1].at, entry[0], entry[1].entry_id),
             reverse=True,
         )
+        ended = {entry.call for _, entry in found if entry.ended}  # beside it a row may stand for a moment
+        found = [each for each in found if each[1].ended or each[1].call not in ended]
         return found[:limit], len(found) > limit, sorted(refusals)
 
     def _homes(self) -> list[Shard]:
         living = (shard for shard in self._shards if not shard.is_retired)
         return sorted(living, key=lambda shard: shard.number)[:_HOMES_MAX]
+
+
+_Named = tuple[str, dict[str, str | None]]
 
 
 class Audited:
@@ -154,55 +220,74 @@ class Audited:
             return
         parts: list[Message] = []  # of the request; no more than the app reads of it
         held: list[Message] = []
+        begun: Begun | None = None
+        is_whole = False
+
+        async def begin() -> None:
+            nonlocal begun, is_whole
+            if not is_whole:
+                is_whole = True
+                begun = await self._begin(scope, named, _read(parts))
 
         async def heard() -> Message:
             parts.append(await receive())
+            if parts[-1]["type"] == "http.request" and not parts[-1].get("more_body"):
+                await begin()  # who has read all of the call may do it
             return parts[-1]
 
         async def told(message: Message) -> None:
             held.append(message)
 
+        if scope["method"] == "DELETE":  # nobody reads what it says
+            await begin()
         await self.app(scope, heard, told)
-        answered = _read(held)
-        is_done = bool(held) and held[0]["status"] < 300
-        if is_done or answered.get("outcome") == "unknown":
-            entry = self._entry(scope, named, _read(parts), answered)
-            if entry is not None:
-                entry["verb"] += "" if is_done else " (outcome unknown)"
-                await self._entries.add(entry)
+        if begun is not None:
+            await self._end(begun, named, _read(parts), held)
         for message in held:
             await send(message)
 
-    def _entry(
-        self, scope: Scope, named: tuple[str, dict[str, str | None]], asked: Any, answered: Any
-    ) -> dict[str, Any] | None:
-        kind, parts = named
-        if asked.get("dry_run"):
-            return None
+    async def _begin(self, scope: Scope, named: _Named, asked: dict[str, Any]) -> Begun | None:
         headers = dict(scope["headers"])
+        who = self._who(headers)
+        if who is None or asked.get("dry_run"):
+            return None
+        kind, parts = named
         verb = parts.get("verb") or asked.get("kind")
         client = (scope.get("client") or ("",))[0]
         forwarded = headers.get(b"x-forwarded-for", b"").decode("latin-1")[:100]
-        return {
-            "namespace": parts.get("ns") or "",
-            "who": self._who(headers),
-            "verb": f"{verb.replace('/', ' ')} {kind}" if verb else kind,
-            "target": str(parts.get("target") or asked.get("topic") or (answered.get("id") if verb else "") or ""),
-            "changed": _count(asked, answered),
-            "origin": f"{client} for {forwarded}" if forwarded else client,
-            "detail": msgspec.json.encode(asked).decode()[:_DETAIL_CHARS_MAX],
-        }
+        given = asked.get("id") or asked.get("request_id")
+        call = uuid5(NAMESPACE_URL, f"{scope['method']} {scope['path']} {given}") if given else uuid4()
+        return await self._entries.begin(
+            str(call),
+            {
+                "namespace": parts.get("ns") or "",
+                "who": who,
+                "verb": f"{verb.replace('/', ' ')} {kind}" if verb else kind,
+                "target": str(parts.get("target") or asked.get("topic") or ""),
+                "origin": f"{client} for {forwarded}" if forwarded else client,
+                "detail": msgspec.json.encode(asked).decode()[:_DETAIL_CHARS_MAX],
+            },
+        )
 
-    def _who(self, headers: dict[bytes, bytes]) -> str:
+    async def _end(self, begun: Begun, named: _Named, asked: dict[str, Any], held: list[Message]) -> None:
+        answered = _read(held)
+        if held and held[0]["status"] < 300:
+            kind = named[1].get("verb") or asked.get("kind")
+            target = begun.target or str((answered.get("id") if kind else "") or "")
+            await self._entries.end(begun, target, _count(asked, answered))
+        elif answered.get("outcome") == "none":
+            await self._entries.drop(begun)
+
+    def _who(self, headers: dict[bytes, bytes]) -> str | None:
         given = headers.get(b"authorization")
         try:
             caller = self._access.caller(None if given is None else given.decode("latin-1"))
         except Unauthorized:
-            return "a token that was just revoked"
+            return None  # it will be refused
         return "the DAG service" if caller.is_dag_service else caller.token_id or "anybody"
 
 
-def _named(scope: Scope) -> tuple[str, dict[str, str | None]] | None:
+def _named(scope: Scope) -> _Named | None:
     is_page = any(name == PAGE_HEADER for name, _ in scope["headers"])
     for method, path, kind in _ALWAYS + (_FROM_PAGES if is_page else []):
         if method == scope["method"]:

@@ -1,8 +1,18 @@
 -- What operators did.
 
--- name: add_audit_entry(namespace, who, verb, target, changed, origin, detail)
-INSERT INTO audit_entry (namespace, who, verb, target, changed, origin, detail)
-VALUES ($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, $7::text);
+-- name: begin_audit_entry(call, namespace, who, verb, target, origin, detail)
+-- No row: the same call was begun before.
+INSERT INTO audit_entry (call, ended, namespace, who, verb, target, origin, detail)
+VALUES ($1::uuid, false, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text)
+ON CONFLICT (call) WHERE call IS NOT NULL DO NOTHING
+RETURNING entry_id;
+
+-- name: end_audit_entry(call, target, changed)
+UPDATE audit_entry SET ended = true, target = $2::text, changed = $3::bigint WHERE call = $1::uuid;
+
+-- name: drop_audit_entry(call)
+-- Nothing was done by it.
+DELETE FROM audit_entry WHERE call = $1::uuid AND NOT ended;
 
 -- name: drop_audit_entries(keep_s, limit)
 DELETE FROM audit_entry WHERE (at, entry_id) IN (
@@ -11,7 +21,7 @@ DELETE FROM audit_entry WHERE (at, entry_id) IN (
 
 -- name: audit_entries(before, before_id, namespace, limit)
 -- Newest first, behind a place.
-SELECT at, entry_id, namespace, who, verb, target, changed, origin, detail
+SELECT at, entry_id, namespace, who, verb, target, changed, origin, detail, ended, call::text
 FROM audit_entry
 WHERE (at, entry_id) < ($1::timestamptz, $2::bigint) AND ($3::text IS NULL OR namespace = $3::text)
 ORDER BY at DESC, entry_id DESC LIMIT $4::int;

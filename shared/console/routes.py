@@ -86,7 +86,9 @@ async def audit(
     items = []
     for _, entry in found:
         shown = entry._asdict()
-        del shown["entry_id"]
+        del shown["entry_id"], shown["call"]
+        if not shown.pop("ended"):
+            shown["verb"] += " (outcome unknown)"
         items.append(shown)
     more = None
     if has_more:

@@ -59,10 +59,17 @@ class Watch:
         self.longer = LongHistory(service, settings.prometheus_url)
         self._shards = shards
         self._ownership = ownership
-        self.loop = Loop("history", self.sampling.step, interval_s=settings.history_point_s)
+        self.loop = Loop("history", self.step, interval_s=settings.history_point_s)
+
+    async def step(self) -> int:
+        """Take a sample, and end entries of the audit log whose shard was away."""
+        done = await self.sampling.step()
+        await self.audit_log.settle()
+        return done
 
     async def stop(self) -> None:
         """Answer nobody any more, and stop what runs beside this process."""
+        await self.audit_log.settle()
         await self.longer.close()
         await self.map_commands.close()
         await self.peers.stop()

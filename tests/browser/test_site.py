@@ -1,6 +1,5 @@
 """One site of both services: all pages, with live data, in a real browser."""
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from playwright.async_api import Browser, Route
 
 from shared.http.access import make_token
 from tests.support import console
-from tests.support.console import HOSTILE, Look, Site, furnish, look
+from tests.support.console import HOSTILE, Look, Site, filled, furnish, look
 from tests.support.databases import Database
 
 VIEWS = [
@@ -40,7 +39,6 @@ VIEWS = [
     "search?q=mail",
     "items/{item}",
 ]
-BYTES_MAX = 150_000
 _FETCH_BY_TOKEN = """async ([path, token]) => (await fetch(path, {
     method: 'POST', body: '{"topic": "mail"}',
     headers: { 'content-type': 'application/json', authorization: `Bearer ${token}` },
@@ -49,21 +47,6 @@ _FETCH_FROM_AFAR = """([url, media]) => fetch(url, {
     method: 'POST', mode: media === 'text/plain' ? 'no-cors' : 'cors',
     headers: { 'content-type': media }, body: '{"topic": "mail"}',
 }).then(() => 'sent', () => 'refused')"""
-
-
-async def sampled(site: Site) -> None:
-    """A few samples of everything, without waiting for them."""
-    for service in (site.queue, site.dag):
-        for loop in ("watch",):
-            app = getattr(service.app, "app", service.app)
-            await getattr(app.state, loop).sampling.step()
-
-
-async def filled(site: Site) -> dict[str, str]:
-    dag = await furnish(site)
-    await sampled(site)
-    found = await site.queue.client.get("/v1/namespaces/default/items", params={"topic": "mail", "limit": 1})
-    return {"dag": dag, "item": found.json()["items"][0]["id"]}
 
 
 async def every_view(opened: Look, names: dict[str, str], check: Callable[[str], Awaitable[None]]) -> None:
@@ -209,21 +192,6 @@ async def test_what_tenants_wrote_is_text(site: Site, browser: Browser) -> None:
             assert await opened.page.locator("img").count() == 0
 
 
-async def test_the_overview_is_small(site: Site, browser: Browser) -> None:
-    await filled(site)
-    async with look(browser, site.queue.url) as opened:
-        sizes: dict[str, int] = {}
-
-        async def weigh(response: Any) -> None:
-            got = await response.request.sizes()
-            sizes[response.url] = got["responseBodySize"] + got["responseHeadersSize"]
-
-        opened.page.on("response", lambda response: asyncio.ensure_future(weigh(response)))
-        await opened.go("overview")
-        await opened.page.wait_for_timeout(200)
-        assert sizes and sum(sizes.values()) < BYTES_MAX
-
-
 async def test_search_finds_an_id_a_key_a_topic_and_a_name(site: Site, browser: Browser) -> None:
     names = await filled(site)
     wanted = {
@@ -326,40 +294,6 @@ async def test_a_page_of_another_origin_changes_nothing(site: Site, browser: Bro
     assert next(topic for topic in left.json()["items"] if topic["topic"] == "mail")["ready"] == 34
 
 
-async def test_what_is_wrong_leads_to_what_to_do(site: Site, browser: Browser) -> None:
-    await filled(site)
-    async with look(browser, site.queue.url) as opened:
-        await opened.go("overview")
-        row = opened.page.locator("tr", has_text="is paused; 7 are ready")
-        await row.get_by_role("link", name="what to do").click()
-        await opened.page.wait_for_function("() => location.hash.endsWith('runbooks/HeadgateItemsWait')")
-        await opened.drawn()
-        told = await opened.text()
-        assert "start more" in told and "headgate_oldest_ready_age_seconds" in told
-        await opened.go("runbooks/Nothing")
-        assert "There is no such alert" in await opened.text()
-
-
-async def test_a_slow_shard_is_named_and_since_when(
-    site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await filled(site)
-    sampling = getattr(site.queue.app, "app", site.queue.app).state.watch.sampling
-    quick = sampling._latencies
-    monkeypatch.setattr(sampling, "_latencies", lambda shard: (0.3,) * 3 if shard.number == 1 else quick(shard))
-    await sampling.step()
-    async with look(browser, site.queue.url) as opened:
-        await opened.go("overview")
-        row = opened.page.locator("tr", has_text="half of its statements take over 300 ms, since ")
-        assert "HeadgateSlowPostgres" in (
-            await row.get_by_role("link", name="what to do").get_attribute("href") or ""
-        )
-        await row.get_by_role("link", name="Queue shard 1").click()
-        await opened.page.wait_for_function(
-            "() => document.querySelector('.head .why')?.textContent.includes('It is slow: half of its')"
-        )
-
-
 async def test_what_cannot_be_listed_hides_nothing_else(site: Site, browser: Browser) -> None:
     """A shard that is away has no list of its items; the rest of the page stands."""
     await filled(site)
@@ -411,35 +345,6 @@ async def test_lists_say_which_shard_they_lack(site: Site, browser: Browser) -> 
         await opened.page.wait_for_function(
             "() => document.querySelector('#main .tile') && !document.querySelector('.lost')"
         )
-
-
-async def test_the_overview_names_a_tenant_that_floods(site: Site, browser: Browser) -> None:
-    """From any namespace's: one click leads to the topic. Tiles lead to what they count."""
-
-    async def flood() -> None:
-        while True:
-            items = {"items": [{"topic": "imports"}] * 100}
-            answer = await site.queue.client.post("/v1/namespaces/acme/enqueue", json=items)
-            assert answer.status_code == 201
-            await asyncio.sleep(0.05)
-
-    flooding = asyncio.create_task(flood())
-    try:
-        async with look(browser, site.queue.url) as opened:
-            await opened.go("overview")
-            row = opened.page.locator("tr", has_text="floods: ")
-            await row.wait_for()
-            assert "and more come in, none goes out" in await row.inner_text()
-            await row.get_by_role("link", name="acme: imports").click()
-            await opened.page.wait_for_function("() => location.hash.endsWith('acme/topics/imports')")
-            await opened.page.wait_for_selector(".plot canvas")
-            assert "In, out and acked" in await opened.text()
-            await opened.go("overview")
-            await opened.page.locator("a.tile", has_text="ready, all namespaces").click()
-            await opened.page.wait_for_function("() => document.querySelector('h1')?.textContent === 'Namespaces'")
-    finally:
-        flooding.cancel()
-        await asyncio.gather(flooding, return_exceptions=True)
 
 
 async def test_a_topic_that_is_mistyped_leads_to_the_one_that_is_meant(site: Site, browser: Browser) -> None:

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from shared.console.audit_log import SQL
+from shared.console.routes import _END
 from shared.errors import ShardUnavailable
 from shared.http.access import make_token
+from shared.ids import new_id
 from tests.support import apps
 from tests.support.apps import Service
 from tests.support.bounded import steps
@@ -115,6 +118,73 @@ async def test_a_call_of_which_nobody_knows_whether_it_was_done_is_kept(
         assert (await queue_service.client.post(f"{NS}/topics/pause", json={"topic": "mail"})).status_code == 503
     [found] = await listed(queue_service)
     assert (found["verb"], found["target"]) == ("pause topic (outcome unknown)", "mail")
+
+
+async def test_the_end_that_a_shard_did_not_take_is_written_when_it_is_back(
+    queue_service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server restarts between a deed and the end of its entry."""
+    app = queue_service.app.app
+    shard = next(iter(app.state.process.shards))
+    fetch = shard.pool.fetch
+
+    async def restarts(statement: Any, **values: Any) -> Any:
+        if statement.name in ("end_audit_entry", "drop_audit_entry"):
+            raise ShardUnavailable("it does not answer", outcome="unknown")
+        return await fetch(statement, **values)
+
+    await queue_service.client.post(f"{NS}/enqueue", json={"items": [{"topic": "mail"}] * 3})
+    monkeypatch.setattr(shard.pool, "fetch", restarts)
+    for topic in ("mail", ""):
+        await queue_service.client.post(f"{NS}/topics/purge", json={"topic": topic})
+    assert [each["verb"] for each in await listed(queue_service)] == ["purge topic (outcome unknown)"] * 2
+    assert await app.state.watch.audit_log.settle() == 0
+    monkeypatch.setattr(shard.pool, "fetch", fetch)
+    assert await app.state.watch.audit_log.settle() == 2
+    [found] = await listed(queue_service)
+    assert (found["verb"], found["target"], found["changed"]) == ("purge topic", "mail", 3)
+
+
+async def test_an_entry_whose_answer_was_lost_is_not_there_twice(
+    queue_service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = queue_service.app.app
+    shard = next(iter(app.state.process.shards))
+    fetch = shard.pool.fetch
+
+    async def loses(statement: Any, **values: Any) -> Any:
+        answer = await fetch(statement, **values)
+        if statement.name == "begin_audit_entry":
+            raise ShardUnavailable("it did not answer", outcome="unknown")
+        return answer
+
+    monkeypatch.setattr(shard.pool, "fetch", loses)
+    await queue_service.client.post(f"{NS}/topics/pause", json={"topic": "mail"})
+    assert [each["verb"] for each in await listed(queue_service)] == ["pause topic"]
+    await app.state.watch.audit_log.settle()
+    assert await fetch(SQL.audit_entries, before=_END, before_id=0, namespace=None, limit=9) == []
+
+
+async def test_the_same_call_once_more_is_the_same_entry(queue_service: Service, dag_service: Service) -> None:
+    given = new_id(0)
+    await queue_service.client.post(f"{NS}/enqueue", json={"items": [{"topic": "mail"}] * 3})
+    body = {"kind": "cancel", "filter": {"topic": "mail"}, "id": given}
+    for _ in range(2):
+        assert (await queue_service.client.post(f"{NS}/operations", json=body)).status_code == 200
+    assert (await queue_service.client.post("/v1/namespaces/a/operations", json=body)).status_code >= 400
+    [found] = await listed(queue_service)
+    assert (found["verb"], found["target"], found["changed"]) == ("cancel operation", given, 3)
+    spec = {"spec": {"interval_s": 3600}, "action": {"item": {"topic": "t"}}}
+    await dag_service.client.put(f"{NS}/schedules/s", json=spec)
+    for _ in range(2):
+        triggered = {"request_id": "6f6e9b5c-1f0c-4b8e-8d3e-2b1f6a7c9d10"}
+        assert (await dag_service.client.post(f"{NS}/schedules/s/trigger", json=triggered)).status_code < 300
+    assert (await dag_service.client.delete(f"{NS}/schedules/s")).status_code < 300
+    assert [each["verb"] for each in await listed(dag_service)] == [
+        "delete schedule",
+        "trigger schedule",
+        "set schedule",
+    ]
 
 
 async def test_pages_of_the_list_go_on_over_shards_and_equal_times(queue_service: Service) -> None:

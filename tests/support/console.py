@@ -105,6 +105,20 @@ async def furnish(made: Site) -> str:
     return dag_id
 
 
+async def sampled(site: Site) -> None:
+    """A sample of everything, without waiting for it."""
+    for service in (site.queue, site.dag):
+        await getattr(service.app, "app", service.app).state.watch.sampling.step()
+
+
+async def filled(site: Site) -> dict[str, str]:
+    """As `furnish`, sampled: ids of the DAG and of an item."""
+    dag = await furnish(site)
+    await sampled(site)
+    found = await site.queue.client.get("/v1/namespaces/default/items", params={"topic": "mail", "limit": 1})
+    return {"dag": dag, "item": found.json()["items"][0]["id"]}
+
+
 def pair(item: dict[str, Any]) -> dict[str, str]:
     """What settles an item."""
     return {"id": item["id"], "lease_token": item["lease_token"]}

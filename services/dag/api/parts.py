@@ -8,6 +8,7 @@ from services.dag.build.subdags import SubDags
 from services.dag.read.event_streams import Streams
 from services.dag.read.explain import Explainer
 from services.dag.read.export import Exporter
+from services.dag.read.externals import Externals
 from services.dag.read.queries import Queries
 from services.dag.read.shard_health import ShardHealth
 from services.dag.run.completions import Completer
@@ -49,5 +50,6 @@ class Orchestrator:
         self.sub_dags = SubDags(context, self.builder, self.completer, self.retrier, nested.carry)
         self.runs = RunReader(context)
         self.explainer = Explainer(context, self.queries)
+        self.externals = Externals(context)
         self.streams = Streams(context)
         self.exporter = Exporter(context, self.queries)

@@ -10,7 +10,9 @@ from headgate import wire
 from services.dag.api.routing import DAG_PATH, Key, Limit, NamespaceOf, OrchestratorOf, clean
 from services.dag.api.views import dag_view
 from services.dag.read.explain import Frontier, FrontierNode, Timeline
+from services.dag.read.externals import OpenExternal
 from services.dag.read.reasons import DagReasons
+from shared.http import cursors
 from shared.http.edge import json_response
 
 router = APIRouter()
@@ -34,6 +36,23 @@ async def get_frontier(
 async def get_timeline(ns: NamespaceOf, dag: str, key: Key, duties: OrchestratorOf) -> Response:
     """One node's life: created, released, each attempt, ended."""
     return json_response(timeline_view(await duties.explainer.timeline(ns, dag, clean("key", key) or "")))
+
+
+@router.get(
+    "/v1/namespaces/{ns}/externals",
+    response_model=wire.SpreadPage[wire.dag.OpenExternal],
+    operation_id="open_externals",
+    tags=["dags"],
+)
+async def get_open_externals(
+    ns: NamespaceOf,
+    duties: OrchestratorOf,
+    limit: Limit = wire.PAGE_LIMIT_DEFAULT,
+    cursor: str | None = None,
+) -> Response:
+    """What DAGs wait for that somebody has to resolve, those that run longest first: of each DAG one node."""
+    found, more, away = await duties.externals.open(ns, limit=limit, cursor=cursor)
+    return json_response(cursors.page([_external_view(each) for each in found], more, away))
 
 
 @router.get(
@@ -75,6 +94,20 @@ def frontier_view(frontier: Frontier) -> dict[str, Any]:
         "longest_chain": frontier.chain,
         "items": [_node_view(node) for node in frontier.nodes],
         "next_cursor": frontier.next_cursor,
+    }
+
+
+def _external_view(found: OpenExternal) -> dict[str, Any]:
+    row = found.row
+    return {
+        "dag": row.dag_id,
+        "dag_name": row.dag_name,
+        "dag_key": row.dag_key,
+        "node": row.key,
+        "external": row.external,
+        "more": max(0, row.ext_left - 1),
+        "since": found.since,
+        "blocked": row.blocked,
     }
 
 

@@ -52,9 +52,14 @@ class NodeDetail:
 
 def begun_at(row: ShownNode | WaitedNode) -> datetime:
     """When a node's generation began: it was made then, or a retry gave it an item's id of that time."""
-    if row.generation == 1:
-        return row.created_at
-    return max(row.created_at, datetime.fromtimestamp(ids.time_ms_of(row.item_id) / 1000, UTC))
+    return began(row.generation, row.created_at, row.item_id)
+
+
+def began(generation: int, created_at: datetime, item_id: str) -> datetime:
+    """As `begun_at`, of a node of which this is known."""
+    if generation == 1:
+        return created_at
+    return max(created_at, datetime.fromtimestamp(ids.time_ms_of(item_id) / 1000, UTC))
 
 
 def obstacles(dag: Dag, since: datetime, kept: HeldSince) -> list[dict[str, Any]]:

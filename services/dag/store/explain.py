@@ -30,6 +30,23 @@ class WaitedNode(NamedTuple):
     upstreams: int
 
 
+class RunningDag(NamedTuple):
+    """A DAG that runs and has externals, and of it a node that nothing but these keeps; without a `no` none is."""
+
+    dag_id: str
+    dag_name: str | None
+    dag_key: str | None
+    blocked: int
+    no: NodeNo | None
+    key: str
+    external: str
+    ext_left: int
+    generation: int
+    item_id: str
+    created_at: datetime
+    upstreams: int
+
+
 class ChainNode(NamedTuple):
     """How long a node took from release to end, and since when it is out, in seconds."""
 
@@ -54,6 +71,14 @@ async def upstreams_ended(shard: Shard, nos: Sequence[NodeNo]) -> dict[NodeNo, d
 async def open_externals(shard: Shard, dag_no: DagNo, keys: Sequence[str]) -> list[ExternalName]:
     """The externals of these nodes that are not resolved."""
     return await rows_of(ExternalName, shard.pool, SQL.open_externals, dag_no=dag_no, keys=keys)
+
+
+async def kept_by_externals(
+    shard: Shard, namespace: str, *, after_id: str, dags_max: int, externals_max: int
+) -> list[RunningDag]:
+    """DAGs after `after_id`, oldest first, with what keeps them if it is an external."""
+    values = {"after_id": after_id, "dags_max": dags_max, "externals_max": externals_max}
+    return await rows_of(RunningDag, shard.pool, SQL.kept_by_externals, namespace=namespace, **values)
 
 
 async def unsent(shard: Shard, nos: Sequence[NodeNo]) -> set[NodeNo]:

@@ -30,6 +30,7 @@ export const PATHS = {
   queueHistory: ["queue", "/v1/history"],
   dags: ["dag", "/v1/namespaces/{ns}/dags"],
   dag: ["dag", "/v1/namespaces/{ns}/dags/{dag}"],
+  externals: ["dag", "/v1/namespaces/{ns}/externals"],
   graph: ["dag", "/v1/namespaces/{ns}/dags/{dag}/graph"],
   nodes: ["dag", "/v1/namespaces/{ns}/dags/{dag}/nodes"],
   node: ["dag", "/v1/namespaces/{ns}/dags/{dag}/node"],

@@ -9,7 +9,7 @@ const QUEUE = "ready,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s,acked
 const DAG = "running_dags,blocked_nodes,released_per_s,outbox,release_lag_s_p99,db_latency_ms_p99,up";
 const NOW = "up,db_latency_ms_p50"; // of each shard
 const FLOW = "enqueued_per_s,dequeued_per_s"; // of each topic
-const OLD_S = 60, SHOWN = 8, SLOW_SHOWN = 4, FLOOD_PER_S = 20, FLOODS_SHOWN = 4;
+const OLD_S = 60, SHOWN = 8, EXTERNALS = 50, SLOW_SHOWN = 4, FLOOD_PER_S = 20, FLOODS_SHOWN = 4;
 
 export async function overview(page) {
   const { ns } = page, range = ranged(page, ["overview"]);
@@ -17,9 +17,9 @@ export async function overview(page) {
     history("queue", { metrics: QUEUE, ...range.asked }), history("dag", { metrics: DAG, ...range.asked }),
     history("queue", { metrics: NOW, by: "shard", span_s: 60 }), history("dag", { metrics: NOW, by: "shard", span_s: 60 }),
     all(PATHS.topics, { ns }), ask(PATHS.dead, { ns }, { limit: 200 }), ask(PATHS.dags, { ns }, { state: "failed", limit: SHOWN }),
-    history("queue", { metrics: FLOW, by: "topic", span_s: 60 }),
+    history("queue", { metrics: FLOW, by: "topic", span_s: 60 }), ask(PATHS.externals, { ns }, { limit: EXTERNALS }),
   ]);
-  const [queue, dag, queueShards, dagShards, topics, dead, failed, flow] = found;
+  const [queue, dag, queueShards, dagShards, topics, dead, failed, flow, externals] = found;
   const count = (told) => {
     const lines = told?.series.filter((each) => each.metric === "up") || [];
     return { all: lines.length, away: lines.filter((each) => latest(each.values) === 0).map((each) => each.shard) };
@@ -36,6 +36,7 @@ export async function overview(page) {
       .map((topic) => ["skipped", topicLink(page, topic.topic), `its oldest ready item waits for ${span(topic.oldest_ready_age_s)}; ${number(topic.ready)} ${topic.ready === 1 ? "is" : "are"} ready`, "HeadgateItemsWait"]),
     ...floods(flow).map(({ namespace, topic, taken, handed }) => ["skipped", h("a", { href: `#/${encodeURIComponent(namespace)}/topics/${encodeURIComponent(topic)}` }, `${namespace}: ${topic}`), `floods: ${perSecond(taken)} and more come in, ${handed ? `no more than ${perSecond(handed)} go out` : "none goes out"}`, "HeadgateItemsWait"]),
     ...(failed?.items || []).map((each) => ["failed", h("a", { href: page.link(["dags", each.id]) }, each.name || each.key || each.id), `failed; ${number(each.nodes.failed)} of ${number(each.nodes.total)} nodes`, "HeadgateDagsFail"]),
+    ...longKept(externals).map((each) => ["skipped", h("a", { href: page.link(["dags", each.dag], { node: each.node }) }, each.dag_name || each.dag_key || each.dag), kept(each), null]),
     ...(dead?.items || []).slice(0, SHOWN).map((group) => ["failed", topicLink(page, group.topic), `${number(group.count)} dead: ${group.error || "without a word"}`, group.managed ? "HeadgateDagsFail" : "HeadgateItemsDie"]),
   ];
   const marks = [...(queue?.marks || []), ...(dag?.marks || [])];
@@ -54,7 +55,7 @@ export async function overview(page) {
       ["", ([state]) => badge(state, { failed: "wrong", skipped: "waits" }[state])],
       ["what", ([, what]) => what, { wide: true, third: true }],
       ["why", ([, , why]) => why, { wide: true }],
-      ["", ([, , , alert]) => whatToDo(page, alert), { right: true }],
+      ["", ([, , , alert]) => alert && whatToDo(page, alert), { right: true }],
     ], troubles.sort((one, other) => (other[0] === "failed") - (one[0] === "failed")).slice(0, 20), lost.length ? "Nothing, of what could be asked." : "Nothing. All shards answer, no topic waits, nothing has failed."), h("p", {}, h("a", { class: "quiet", href: page.link(["runbooks"]) }, "All runbooks"))),
     h("section", {}, range.heading, h("div", { class: "charts" },
       chart("flow", "Items", queue, [
@@ -87,6 +88,14 @@ async function slowest(service, now) {
 const told = (values, format = (value) => number(Math.round(value))) => (latest(values) === null ? "–" : format(latest(values)));
 const topicLink = (page, topic) => h("a", { href: page.link(["topics", topic]) }, topic);
 const tile = (view, page, state, value, name) => h("a", { class: `tile s-${state}`, href: page.link([view]) }, h("b", {}, value), h("span", {}, name));
+
+// DAGs that wait for somebody's word, for long enough that somebody may have forgotten it.
+const longKept = (told) => (told?.items || []).filter((each) => !each.since || Date.now() - new Date(each.since) > OLD_S * 1000).slice(0, SHOWN);
+
+function kept({ node, external, more, since, blocked }) {
+  const behind = blocked > 1 ? `; ${number(blocked - 1)} more ${blocked > 2 ? "nodes are" : "node is"} blocked` : "";
+  return [`${node} waits for ${external}${more ? ` and ${number(more)} more` : ""}, which somebody has to resolve, `, since ? `since ${clock(since)}` : "for long", behind];
+}
 
 // Topics of any namespace into which far more went than out of them, all through the last minute; most first.
 function floods(told) {

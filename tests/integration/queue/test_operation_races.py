@@ -357,6 +357,8 @@ async def test_kill_9_in_the_middle_of_a_purge(own_host: QueueHost, tmp_path: Pa
     assert queue.exit_codes[0] == -9, "the host was to die here"
     assert sum(row["changed"] for row in await own_host.rows("SELECT changed FROM operation")) == ITEMS
     assert len(await api.completions("told")) == ITEMS
+    kept = await own_host.rows("SELECT verb, target, ended FROM audit_entry")
+    assert [tuple(row) for row in kept] == [("purge topic", "t", False)], "who purged is known, whatever died"
 
 
 async def test_a_shard_that_was_away_is_gone_through_when_it_is_back(databases: Databases) -> None:

@@ -115,3 +115,14 @@ def test_timeline_is_in_the_order_of_time(service: Service, run: Run) -> None:
 )
 def test_spans_have_at_most_two_units(seconds: float, text: str) -> None:
     assert explain.span(seconds) == text
+
+
+def test_externals_are_listed_with_how_long_they_wait(service: Service, run: Run) -> None:
+    kept = {"dag": "d", "dag_name": "release \x1b[31m7", "node": "gate", "external": "approval", "more": 2}
+    answer = [{**kept, "since": AT, "blocked": 812}, {**kept, "since": None, "blocked": 1}]
+    service.reply = lambda *_: {"items": answer, "next_cursor": None}
+    code, out, _ = run("dag", "externals")
+    assert code == 0
+    assert "release ?[31m7" in out and "approval and 2 more" in out and "812" in out
+    service.reply = lambda *_: {"items": [], "next_cursor": None}
+    assert run("dag", "externals")[2] == "no DAG waits for somebody's word\n"
