@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from headgate import AsyncClient, Dag, Job, Worker, Workflow
-from headgate._client.async_workflows import AsyncWorkflowHandle
+from headgate._client.aio.workflows import AsyncWorkflowHandle
 
 # When the code, its steps and its tasks were at work, by this process's clock: what is measured, and nothing that
 # the code goes by.

@@ -32,14 +32,14 @@ from headgate._calls.elements import (
     Result,
     Revive,
 )
-from headgate._client.async_client import AsyncClient
-from headgate._client.async_handle import AsyncDagHandle
-from headgate._client.async_schedules import AsyncSchedules
-from headgate._client.async_values import AsyncDagValues
-from headgate._client.client import Client
-from headgate._client.handle import DagHandle
-from headgate._client.schedules import Schedules
-from headgate._client.values import DagValues
+from headgate._client.aio.client import AsyncClient
+from headgate._client.aio.handle import AsyncDagHandle
+from headgate._client.aio.schedules import AsyncSchedules
+from headgate._client.aio.values import AsyncDagValues
+from headgate._client.blocking.client import Client
+from headgate._client.blocking.handle import DagHandle
+from headgate._client.blocking.schedules import Schedules
+from headgate._client.blocking.values import DagValues
 from headgate._http.http1 import Http1Transport
 from headgate._http.transport import RetryPolicy
 from headgate._ids import new_id, shard_of, time_ms_of

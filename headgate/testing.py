@@ -29,8 +29,8 @@ import httpx
 from headgate import wire
 from headgate._calls.dag import Dag, Node
 from headgate._calls.elements import Leased, LeasedDag
-from headgate._client.async_client import AsyncClient
-from headgate._client.client import Client
+from headgate._client.aio.client import AsyncClient
+from headgate._client.blocking.client import Client
 from headgate._ids import new_id
 from headgate._worker.job import Job
 from headgate.errors import HeadgateError

@@ -9,5 +9,5 @@ one DAG; handle: jobs and runs that have been sent; results: what a node's outpu
 for; failures: exceptions on their way to the caller; running: a call in a worker; batches: many calls as one;
 unserved: jobs that no worker knows; tracing: OpenTelemetry; sending: what is sent, and by which client; worker:
 the worker of an app; stores: where large values are kept; schedules, cron: `@app.every`; local:
-`app.testing()`; processes, command: `headgate worker`, and its children.
+`app.testing()`; processes: what `headgate worker` runs.
 """

@@ -35,7 +35,7 @@ from headgate._app.typed import Codec, Signature, StateOf
 from headgate._app.worker import AppWorker
 from headgate._calls.elements import BackoffSpec
 from headgate._calls.verbs import present
-from headgate._client.client import Client
+from headgate._client.blocking.client import Client
 from headgate._worker.deciders import W
 from headgate._worker.job import Handler, Job
 

@@ -26,8 +26,8 @@ from headgate._calls.dag import MADE_KEY, Dag, create, submission
 from headgate._calls.elements import Item
 from headgate._calls.verbs import Call, encode, present
 from headgate._client import settings
-from headgate._client.async_client import AsyncClient
-from headgate._client.client import Client
+from headgate._client.aio.client import AsyncClient
+from headgate._client.blocking.client import Client
 from headgate.errors import Conflict, TooLarge
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Final
 
 from headgate._app.function import TOPIC_PREFIX
 from headgate._backoff import pause_s
-from headgate._client.async_client import AsyncClient
+from headgate._client.aio.client import AsyncClient
 from headgate.errors import HeadgateError
 
 log = logging.getLogger("headgate._worker")

@@ -10,7 +10,7 @@ from headgate._app.function import Limits
 from headgate._app.running import Runner
 from headgate._app.unserved import Unserved
 from headgate._backoff import pause_s
-from headgate._client.async_client import AsyncClient
+from headgate._client.aio.client import AsyncClient
 from headgate._worker.worker import Worker
 from headgate.errors import HeadgateError
 from headgate.wire import BATCH_MAX

@@ -1,10 +1,8 @@
 """The command line: `headgate <verb>`.
 
-program: the parser, exit codes and errors; help_texts: examples in its help; a module for each group of commands:
-commands (items, topics, DAGs), dequeue, explain, export, grow (graphs that grow), import_graph, limits, logs,
-operations, quotas, runs and workflow, schedules, up, watch, why, workers, local_run (`dag run`) with shell (its
-commands); submitting: a DAG on its way to the service; output: tables, JSON and progress; completion: scripts
-for shells.
+program: the parser, exit codes and errors; commands: what every command has; help_texts: examples in its help;
+completion: scripts for shells; output: tables, JSON and progress. The commands of each service are in `queue`,
+`dag` and `workflow`; those about all of it: logs, up, watch, why, worker.
 """
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from headgate import wire
 from headgate._cli import commands
 from headgate._cli.output import json_text, printable
-from headgate._client.client import Client
+from headgate._client.blocking.client import Client
 from headgate._stderr import stderr_line
 from headgate.errors import NotFound
 

@@ -11,29 +11,17 @@ from functools import partial
 from typing import Any, Final, NoReturn, get_args
 
 from headgate import wire
-from headgate._app.command import WORKER, add_worker, worker
-from headgate._cli import (
-    commands,
-    completion,
-    explain,
-    export,
-    grow,
-    import_graph,
-    limits,
-    operations,
-    quotas,
-    runs,
-    schedules,
-    why,
-    workers,
-)
-from headgate._cli import workflow as workflow_commands
-from headgate._cli.dequeue import dequeue as dequeue_items
+from headgate._cli import commands, completion, why
+from headgate._cli.dag import dags, explain, export, grow, import_graph
 from headgate._cli.help_texts import DAGS, EXAMPLES, EXPORT, RUN, SPEC
 from headgate._cli.logs import LOGS, add_logs, logs
 from headgate._cli.output import printable, silence
+from headgate._cli.queue import items, limits, operations, quotas, topics, workers
+from headgate._cli.queue.dequeue import dequeue as dequeue_items
 from headgate._cli.up import UP, up
 from headgate._cli.watch import EVERY_S, watch
+from headgate._cli.worker import WORKER, add_worker, worker
+from headgate._cli.workflow import code, runs, schedules
 from headgate._http.transport import VERSION
 from headgate._stderr import stderr_line
 from headgate.errors import (
@@ -212,8 +200,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_worker(root.add("worker", worker, "run an app's functions", epilog=WORKER))
     _add_quotas(_Commands(root.add("quotas", None, "what a namespace may use", epilog=quotas.QUOTAS), shared))
     about = "runs of workflows, and their code"
-    workflows = _Commands(root.add("workflow", None, about, epilog=workflow_commands.WORKFLOWS), shared)
-    workflow_commands.add_commands(workflows.add)
+    workflows = _Commands(root.add("workflow", None, about, epilog=code.WORKFLOWS), shared)
+    code.add_commands(workflows.add)
     runs.add_commands(workflows.add)
     schedule = root.add("schedule", None, "runs that begin at times", epilog=schedules.SCHEDULES)
     schedules.add_commands(_Commands(schedule, shared))
@@ -222,7 +210,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_items(root: _Commands) -> None:
-    enqueue = root.add("enqueue", commands.enqueue, "put an item into a topic")
+    enqueue = root.add("enqueue", items.enqueue, "put an item into a topic")
     enqueue.add_argument("topic")
     enqueue.add_argument("payload", nargs="?", help="JSON or plain text; - reads it from standard input")
     enqueue.add_argument("--lines", action="store_true", help="one payload per line of standard input")
@@ -244,9 +232,9 @@ def _add_items(root: _Commands) -> None:
     dequeue.add_argument("--lease", type=float, metavar="S", help="how long they are yours")
     dequeue.add_argument("--ack", action="store_true", help="ack them once they are printed")
 
-    ack = root.add("ack", commands.ack, "end a leased item: done")
-    nack = root.add("nack", commands.nack, "give a leased item back")
-    extend = root.add("extend", commands.extend, "keep a leased item for longer")
+    ack = root.add("ack", items.ack, "end a leased item: done")
+    nack = root.add("nack", items.nack, "give a leased item back")
+    extend = root.add("extend", items.extend, "keep a leased item for longer")
     for parser in (ack, nack, extend):
         parser.add_argument("id")
         parser.add_argument("lease_token")
@@ -259,26 +247,26 @@ def _add_items(root: _Commands) -> None:
     )
 
     for name, run, about in (
-        ("revive", commands.revive, "make disabled items deliverable"),
-        ("cancel", commands.cancel, "have items never delivered again"),
+        ("revive", items.revive, "make disabled items deliverable"),
+        ("cancel", items.cancel, "have items never delivered again"),
     ):
         root.add(name, run, about).add_argument("ids", nargs="+", metavar="id")
-    root.add("item", commands.item, "show an item that is not acked").add_argument("id")
-    items = root.add("items", commands.items, "list items")
-    items.add_argument("--topic")
-    items.add_argument("--state", choices=get_args(wire.ItemState))
-    items.add_argument("--limit", type=int, default=100, metavar="N")
+    root.add("item", items.item, "show an item that is not acked").add_argument("id")
+    listing = root.add("items", items.items, "list items")
+    listing.add_argument("--topic")
+    listing.add_argument("--state", choices=get_args(wire.ItemState))
+    listing.add_argument("--limit", type=int, default=100, metavar="N")
 
 
 def _add_topics(root: _Commands) -> None:
-    root.add("topics", commands.topics, "list active topics with their counts")
+    root.add("topics", topics.topics, "list active topics with their counts")
     workers.add_command(root)
     limits.add_command(root)
-    topic = root.add("topic", commands.topic, "pause, resume, purge or redrive a topic")
+    topic = root.add("topic", topics.topic, "pause, resume, purge or redrive a topic")
     topic.add_argument("action", choices=("pause", "resume", "purge", "redrive"))
     topic.add_argument("topic")
     topic.add_argument("--yes", action="store_true", help="needed for purge, which cancels its items")
-    share = root.add("share", commands.share, "give worse priorities a minimum share of a topic")
+    share = root.add("share", topics.share, "give worse priorities a minimum share of a topic")
     share.add_argument("topic")
     share.add_argument(
         "shares",
@@ -299,8 +287,8 @@ def _add_topics(root: _Commands) -> None:
     watched = root.add("watch", partial(watch, _parsed), "run a command that only looks, again and again")
     watched.add_argument("--every", type=float, default=EVERY_S, metavar="SECONDS")
     watched.add_argument("arguments", nargs=argparse.REMAINDER, metavar="COMMAND ...")
-    root.add("namespaces", commands.namespaces, "list namespaces with quotas and use")
-    shards = root.add("shards", commands.shards, "show the health of the shards")
+    root.add("namespaces", topics.namespaces, "list namespaces with quotas and use")
+    shards = root.add("shards", topics.shards, "show the health of the shards")
     shards.add_argument("--dag", action="store_true", help="those of the DAG service")
 
 
@@ -336,40 +324,40 @@ def _add_quotas(verbs: _Commands) -> None:
     show.add_argument("ns", nargs="?", metavar="namespace", help="by default the client's own")
     change = verbs.add("set", quotas.change, "change limits; what is not named stays", epilog=quotas.QUOTAS)
     quotas.add_limits(change)
-    dags = verbs.add("dags", quotas.dags, "show or change limits of unfinished DAGs", epilog=quotas.QUOTAS)
-    quotas.add_dag_limits(dags)
-    dags.add_argument("ns", nargs="?", metavar="namespace", help="by default the client's own")
+    unfinished = verbs.add("dags", quotas.dags, "show or change limits of unfinished DAGs", epilog=quotas.QUOTAS)
+    quotas.add_dag_limits(unfinished)
+    unfinished.add_argument("ns", nargs="?", metavar="namespace", help="by default the client's own")
     for parser in (change, verbs.add("clear", quotas.clear, "take all limits away")):
         parser.add_argument("ns", metavar="namespace")
 
 
-def _add_dags(dags: _Commands) -> None:
-    submit = dags.add("submit", commands.dag_submit, "submit a DAG", epilog=SPEC)
+def _add_dags(verbs: _Commands) -> None:
+    submit = verbs.add("submit", dags.submit, "submit a DAG", epilog=SPEC)
     submit.add_argument("file", help="a JSON file, or - for standard input")
     submit.add_argument("--watch", action="store_true", help="follow it to the end")
-    run = dags.add("run", commands.dag_run, "submit a DAG of shell commands and run it here", epilog=RUN)
+    run = verbs.add("run", dags.run, "submit a DAG of shell commands and run it here", epilog=RUN)
     run.add_argument("file", help="a JSON file, or - for standard input")
     run.add_argument("--slots", type=int, default=os.cpu_count() or 1, metavar="N", help="commands at a time")
-    listing = dags.add("list", commands.dag_list, "list DAGs")
+    listing = verbs.add("list", dags.listing, "list DAGs")
     listing.add_argument("--state", choices=get_args(wire.DagState))
     listing.add_argument("--name")
     listing.add_argument("--key", help="the one that was made with this key")
-    show = dags.add("show", commands.dag_show, "show a DAG")
+    show = verbs.add("show", dags.show, "show a DAG")
     show.add_argument("--nodes", action="store_true", help="and its nodes")
     show.add_argument("--state", choices=get_args(wire.NodeState), help="and its nodes in this state")
-    explaining = dags.add(
+    explaining = verbs.add(
         "explain", explain.explain, "say what a DAG waits for, since when, and how long it may take"
     )
-    waiting = dags.add("externals", explain.externals, "list what DAGs wait for that somebody has to resolve")
+    waiting = verbs.add("externals", explain.externals, "list what DAGs wait for that somebody has to resolve")
     for parser in (listing, show, explaining, waiting):
         parser.add_argument("--limit", type=int, default=100, metavar="N")
-    watch = dags.add("watch", commands.dag_watch, "follow a DAG to its end")
-    events = dags.add("events", commands.dag_events, "print every change of a DAG and its nodes, to its end")
+    watch = verbs.add("watch", dags.watch, "follow a DAG to its end")
+    events = verbs.add("events", dags.events, "print every change of a DAG and its nodes, to its end")
     events.add_argument("--after", metavar="EVENT", help="go on after this event instead of from the first")
-    node = dags.add("node", commands.dag_node, "show a node and what it waits for")
-    timeline = dags.add("timeline", explain.timeline, "show one node's life: created, released, attempts, ended")
-    graph = dags.add("graph", commands.dag_graph, "print the graph")
-    resolve = dags.add("resolve", commands.dag_resolve, "say that an external dependency has happened")
+    node = verbs.add("node", dags.node, "show a node and what it waits for")
+    timeline = verbs.add("timeline", explain.timeline, "show one node's life: created, released, attempts, ended")
+    graph = verbs.add("graph", dags.graph, "print the graph")
+    resolve = verbs.add("resolve", dags.resolve, "say that an external dependency has happened")
     show.add_argument("id", nargs="?")
     show.add_argument("--key", help="the DAG that was made with this key, instead of an id")
     for parser in (watch, events, node, explaining, timeline, graph, resolve):
@@ -381,13 +369,13 @@ def _add_dags(dags: _Commands) -> None:
     resolve.add_argument("name")
     resolve.add_argument("--data", metavar="JSON")
     resolve.add_argument("--failed", action="store_true", help="it failed, and so does the node")
-    exporting = dags.add("export", export.export, "write ended DAGs to a file, as JSON lines", epilog=EXPORT)
+    exporting = verbs.add("export", export.export, "write ended DAGs to a file, as JSON lines", epilog=EXPORT)
     exporting.add_argument("--since", type=_moment, metavar="TIME", help="ends from then on")
     exporting.add_argument("--until", type=_moment, metavar="TIME", help="ends before then")
     exporting.add_argument("--to", required=True, metavar="FILE", help="where to; a file that exists is continued")
     exporting.add_argument("--mark", action="store_true", help="and tell the service how far that has come")
-    grow.add_commands(dags.add)
-    _add_dag_verbs(dags)
+    grow.add_commands(verbs.add)
+    _add_dag_verbs(verbs)
 
 
 def _moment(text: str) -> datetime:
@@ -419,7 +407,7 @@ def _add_import(root: _Commands) -> None:
     parser.add_argument("--strict", action="store_true", help="refuse where the DAG would do something else")
 
 
-def _add_dag_verbs(dags: _Commands) -> None:
+def _add_dag_verbs(verbs: _Commands) -> None:
     for verb, about in (
         ("release", "lift the hold of a DAG"),
         ("close", "end a DAG that was left open for more nodes"),
@@ -429,7 +417,7 @@ def _add_dag_verbs(dags: _Commands) -> None:
         ("retry", "run failed nodes again, with what they kept from running"),
         ("skip", "take blocked nodes as skipped"),
     ):
-        parser = dags.add(verb, commands.dag_verb, about)
+        parser = verbs.add(verb, dags.verb, about)
         parser.set_defaults(verb=verb)
         parser.add_argument("id")
         if verb == "cancel":

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from headgate import wire
 from headgate._cli import commands
-from headgate._cli.explain import span
+from headgate._cli.dag.explain import span
 from headgate._cli.output import printable, show_json, show_table, told
-from headgate._cli.runs import stuck_fields
-from headgate._client.client import Client
+from headgate._cli.workflow.runs import stuck_fields
+from headgate._client.blocking.client import Client
 from headgate.errors import HeadgateError, NotFound
 from headgate.wire.console import Cause
 

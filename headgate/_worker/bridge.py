@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 
 import httpx
 
-from headgate._client.async_client import AsyncClient
-from headgate._client.client import Client
+from headgate._client.aio.client import AsyncClient
+from headgate._client.blocking.client import Client
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from headgate.workflow.errors import TurnRefused
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
 
 if TYPE_CHECKING:
-    from headgate._client.async_client import AsyncClient
+    from headgate._client.aio.client import AsyncClient
 
 W = TypeVar("W", bound=Callable[..., Any])
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from headgate._app.call import AddOptions, JobCall
     from headgate._app.flow import Plan
     from headgate._calls.dag import Dag, Node
-    from headgate._client.async_client import AsyncClient
-    from headgate._client.async_values import AsyncDagValues
-    from headgate._client.client import Client
+    from headgate._client.aio.client import AsyncClient
+    from headgate._client.aio.values import AsyncDagValues
+    from headgate._client.blocking.client import Client
 
 ERROR_CHARS_MAX: Final = 4_000
 

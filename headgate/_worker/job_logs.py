@@ -23,7 +23,7 @@ from headgate.errors import HeadgateError
 from headgate.wire import BATCH_MAX, LOG_AGE_S_MAX
 
 if TYPE_CHECKING:
-    from headgate._client.async_client import AsyncClient
+    from headgate._client.aio.client import AsyncClient
 
 log = logging.getLogger("headgate._worker")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from headgate._calls.elements import Extend
-from headgate._client.async_client import AsyncClient
+from headgate._client.aio.client import AsyncClient
 from headgate._ids import place_of
 from headgate._worker.job import Job
 from headgate.errors import HeadgateError, Invalid

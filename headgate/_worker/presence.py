@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from headgate._client.async_client import AsyncClient
+from headgate._client.aio.client import AsyncClient
 from headgate._worker.leases import Leases
 from headgate._worker.task import Task
 from headgate.errors import HeadgateError

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from headgate._backoff import pause_s
 from headgate._calls.elements import Result
-from headgate._client.async_client import AsyncClient
+from headgate._client.aio.client import AsyncClient
 from headgate._ids import place_of
 from headgate._worker.job import Job
 from headgate._worker.leases import Leases

@@ -31,8 +31,8 @@ from typing import Any, Final, TypeVar
 
 from headgate._backoff import pause_s
 from headgate._calls.elements import Leased
-from headgate._client.async_client import AsyncClient
-from headgate._client.client import Client
+from headgate._client.aio.client import AsyncClient
+from headgate._client.blocking.client import Client
 from headgate._worker import supervisor
 from headgate._worker.bridge import beside, client_like
 from headgate._worker.deciders import Deciders, W

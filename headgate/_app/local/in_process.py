@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headgate._app.local.services import LocalServices
 from headgate._app.schedules import Every, ticks
 from headgate._app.worker import AppWorker
-from headgate._client.client import Client
+from headgate._client.blocking.client import Client
 from headgate._worker.job import Job
 
 if TYPE_CHECKING:

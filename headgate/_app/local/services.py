@@ -24,8 +24,8 @@ from headgate._app.local.gate import LocalGates
 from headgate._app.local.logs import LocalLogs
 from headgate._app.local.waiting import LocalItem, Waiting
 from headgate._calls.elements import Leased, LeasedDag
-from headgate._client.async_client import AsyncClient
-from headgate._client.client import Client
+from headgate._client.aio.client import AsyncClient
+from headgate._client.blocking.client import Client
 from headgate._ids import new_id
 from headgate._worker.job import Handler, Job, run_handler, verdict_of, verdict_of_error
 from headgate._worker.job_logs import taking

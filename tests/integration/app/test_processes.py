@@ -15,7 +15,7 @@ import pytest
 
 from headgate._app.processes import loaded, sources
 from headgate._cli.program import main
-from headgate._client.client import Client
+from headgate._client.blocking.client import Client
 from headgate._worker import supervisor
 from headgate._worker.supervisor import Supervisor
 from headgate._worker.worker import Worker

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate._client.async_client import AsyncClient
+from headgate._client.aio.client import AsyncClient
 from headgate.importing import READERS, Options
 from tests.support.dag_world import DagWorld
 

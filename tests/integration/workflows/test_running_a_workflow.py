@@ -15,7 +15,7 @@ import pytest
 
 from headgate import App, AsyncClient, Client, Dag, Job, NodeFailed, Worker, Workflow
 from headgate._cli import program as cli
-from headgate._cli.workflow import function_named
+from headgate._cli.workflow.code import function_named
 from headgate.testing import replay
 from services.local.stack import Stack
 

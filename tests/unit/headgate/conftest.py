@@ -6,8 +6,8 @@ import pytest
 
 from headgate._cli import commands
 from headgate._cli import program as cli
-from headgate._client.async_client import AsyncClient
-from headgate._client.client import Client
+from headgate._client.aio.client import AsyncClient
+from headgate._client.blocking.client import Client
 from headgate._http.transport import RetryPolicy
 from tests.unit.headgate.fakes import Service, problem
 
@@ -25,9 +25,9 @@ def service() -> Service:
 def run(service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command against `service`: exit code, standard output, standard error."""
     client = Client(queue_url="http://q", dag_url="http://d", transport=service, retry=ONCE)
-    monkeypatch.setattr(commands, "_client", lambda _args: client)
+    monkeypatch.setattr(commands, "client_of", lambda _args: client)
     monkeypatch.setattr(
-        commands, "_async_client", lambda _args: AsyncClient(dag_url="http://d", transport=service, retry=ONCE)
+        commands, "async_client_of", lambda _args: AsyncClient(dag_url="http://d", transport=service, retry=ONCE)
     )
 
     def run(*argv: str) -> tuple[int, str, str]:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from headgate import Client, Dag, errors
-from headgate._client.async_client import AsyncClient
-from headgate._client.async_handle import AsyncDagHandle
+from headgate._client.aio.client import AsyncClient
+from headgate._client.aio.handle import AsyncDagHandle
 from headgate._http.transport import RetryPolicy
 from tests.unit.headgate.fakes import Service, problem
 

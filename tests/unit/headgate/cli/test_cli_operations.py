@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headgate._cli import operations
+from headgate._cli.queue import operations
 from tests.unit.headgate.conftest import Run
 from tests.unit.headgate.fakes import Service, shards
 

@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from headgate import errors
-from headgate._cli import commands, local_run
-from headgate._client.async_client import AsyncClient
+from headgate._cli import commands
+from headgate._cli.dag import local_run
+from headgate._client.aio.client import AsyncClient
 from tests.unit.headgate.cli.test_cli import DAG
 from tests.unit.headgate.cli.test_shell import END_S, gone
 from tests.unit.headgate.client.test_client import leased
@@ -93,7 +94,7 @@ def test_dag_run_runs_commands_in_order_and_never_from_the_queue(
     local = Local()
     monkeypatch.setattr(
         commands,
-        "_async_client",
+        "async_client_of",
         lambda _args: AsyncClient(queue_url="http://q", dag_url="http://d", transport=local, retry=ONCE),
     )
     log = tmp_path / "log"
@@ -160,7 +161,7 @@ def stoppable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stoppable]:
     local = Stoppable()
     monkeypatch.setattr(
         commands,
-        "_async_client",
+        "async_client_of",
         lambda _args: AsyncClient(queue_url="http://q", dag_url="http://d", transport=local, retry=ONCE),
     )
     # One is ignored where the tests run under nohup, the other where a shell runs them in the background.

@@ -10,7 +10,7 @@ import pytest
 
 from headgate._cli import commands
 from headgate._cli import program as cli
-from headgate._client.client import Client
+from headgate._client.blocking.client import Client
 from tests.unit.headgate.client.test_client import leased
 from tests.unit.headgate.conftest import ONCE
 from tests.unit.headgate.fakes import Service
@@ -45,7 +45,7 @@ def silenced(out: TextIO) -> None:
 def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     found = Service(lambda _method, path, body: answer(path, body))
     client = Client(queue_url="http://q", transport=found, retry=ONCE)
-    monkeypatch.setattr(commands, "_client", lambda _args: client)
+    monkeypatch.setattr(commands, "client_of", lambda _args: client)
     return found
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headgate._cli import explain
+from headgate._cli.dag import explain
 from tests.unit.headgate.conftest import Run
 from tests.unit.headgate.fakes import Service
 

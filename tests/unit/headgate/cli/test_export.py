@@ -95,7 +95,7 @@ def test_a_torn_last_line_is_cut_off(service: Service, run: Run, tmp_path: Path)
 def test_pages_of_one_moment_are_read_to_their_end(
     service: Service, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate._cli.export.PAGE_DAGS", 2)
+    monkeypatch.setattr("headgate._cli.dag.export.PAGE_DAGS", 2)
     service.reply = Ended(*[dag(n, 1) for n in range(7)], dag(7, 2)).reply
     to = tmp_path / "ended.jsonl"
     run("dag", "export", "--to", str(to))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate._cli import import_graph
+from headgate._cli.dag import import_graph
 from tests.unit.headgate.conftest import Run
 from tests.unit.headgate.fakes import Service, problem
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate._cli.shell import TAIL_CHARS_MAX, Shell
+from headgate._cli.dag.shell import TAIL_CHARS_MAX, Shell
 
 END_S = 20.0
 

@@ -265,10 +265,10 @@ def test_how_far_a_namespace_is_exported_is_a_time_or_nothing() -> None:
     assert [path for _, path, _ in service.calls] == ["/v1/namespaces/default/exports/mark"] * 2
 
 
-@pytest.mark.parametrize("source", unasync.FILES)
-def test_the_blocking_client_is_made_from_the_async_one(source: str) -> None:
-    target = unasync.PACKAGE / unasync.FILES[source]
-    assert target.read_text() == unasync.made_from(source), "run tests/unit/headgate/unasync.py"
+@pytest.mark.parametrize("name", unasync.NAMES)
+def test_the_blocking_client_is_made_from_the_async_one(name: str) -> None:
+    target = unasync.PACKAGE / "blocking" / name
+    assert target.read_text() == unasync.made_from(name), "run tests/unit/headgate/unasync.py"
 
 
 def test_the_public_names_are_sorted_and_there() -> None:

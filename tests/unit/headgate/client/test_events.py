@@ -10,8 +10,8 @@ import pytest
 
 from headgate import errors, wire
 from headgate._calls.verbs import DAG_EVENTS, Call, call
-from headgate._client.async_client import AsyncClient
-from headgate._client.events import follow
+from headgate._client.aio.client import AsyncClient
+from headgate._client.blocking.events import follow
 from headgate._http.transport import Endpoints, Exchange, RetryPolicy, SyncTransport
 from tests.unit.headgate.fakes import Service, problem
 

@@ -10,7 +10,7 @@ import pytest
 from headgate import Workflow
 from headgate._calls.elements import Listing
 from headgate._cli import program as cli
-from headgate._cli import runs
+from headgate._cli.workflow import runs
 from headgate.testing import simulate
 
 BEFORE = """

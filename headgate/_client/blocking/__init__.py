@@ -1,0 +1,6 @@
+"""The client for threads, made from that for coroutines by `tests/unit/headgate/unasync.py`.
+
+client: what a program makes; sender: what the parts below need of it; handle: one DAG; events: following one;
+values: values that its jobs share; workflows: runs of workflows; schedules; limits: limits of topics; logs: what
+jobs log; workers: the workers at work; reasons: why something does not go on.
+"""
