@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from services.local.postgres import VOLATILE
-from services.local.process import Child
 from services.local.settings import LocalSettings
 from services.local.stack import Stack
-from tests.support import apps, servers, zygote
+from tests.support import apps, forked, servers
 from tests.support.apps import Service
 from tests.support.bytecode import keep_compiled
 from tests.support.databases import Database, Databases
@@ -42,12 +41,16 @@ keep_compiled()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def forked_services() -> Iterator[None]:
-    """Processes of the services begin without imports, unless they are measured."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Child, "popen", staticmethod(zygote.popen))
+def forked_processes() -> Iterator[None]:
+    """Processes with code of ours begin without imports."""
+    with forked.forking():
         yield
-    zygote.zygotes.close()
+
+
+@pytest.fixture
+def new_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test whose processes start as those of a user do."""
+    monkeypatch.setattr(forked.Popen, "zygote", None)
 
 
 @pytest.fixture(scope="session")

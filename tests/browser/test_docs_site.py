@@ -13,10 +13,10 @@ from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser
 
 from services.local.stack import ROOT
+from tests.support.console import faults
 from tests.support.docs_site import write
 
 
@@ -111,9 +111,7 @@ async def test_it_is_read_without_asking_anybody_else(address: str, browser: Bro
     page.on("pageerror", lambda error: said.append(str(error)))
     for name in ("pictures.html", "production.html"):
         await page.goto(f"{address}/{name}")
-        found = await Axe().run(page)
-        worst = [each["id"] for each in found.response["violations"] if each["impact"] == "critical"]
-        assert worst == [], name
+        assert await faults(page, "critical") == [], name
     assert said == []
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
     await context.close()

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser
 
 from headgate import AsyncClient, Job, NodeFailed, Worker, Workflow
 from headgate.testing import replay
 from tests.browser.test_acting import act
-from tests.support.console import HOSTILE, Site, look
+from tests.support.console import HOSTILE, Site, faults, look
 
 
 @pytest.fixture
@@ -181,6 +180,4 @@ async def test_the_pages_of_runs_fit_and_have_no_serious_fault(
                 "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
             )
             assert wide <= 0, view
-            found = await Axe().run(opened.page)
-            serious = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
-            assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == [], view
+            assert await faults(opened.page, "serious", "critical") == [], view

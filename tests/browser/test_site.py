@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Route
 
 from shared.http.access import make_token
 from tests.support import console
-from tests.support.console import HOSTILE, Look, Site, filled, furnish, look
+from tests.support.console import HOSTILE, Look, Site, faults, filled, furnish, look
 from tests.support.databases import Database
 
 VIEWS = [
@@ -62,8 +61,7 @@ async def test_every_page_is_drawn_fits_and_has_no_serious_fault(
     site: Site, browser: Browser, kind: dict[str, Any]
 ) -> None:
     names = await filled(site)
-    axe = Axe()
-    faults: list[tuple[str, str, str]] = []
+    found: list[tuple[str, str, str]] = []
     async with look(browser, site.queue.url, **kind) as opened:
 
         async def check(view: str) -> None:
@@ -71,12 +69,10 @@ async def test_every_page_is_drawn_fits_and_has_no_serious_fault(
                 "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
             )
             assert wide <= 0, view
-            found = await axe.run(opened.page)
-            serious = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
-            faults.extend((view, each["id"], node["html"][:150]) for each in serious for node in each["nodes"][:2])
+            found.extend((view, *fault) for fault in await faults(opened.page, "serious", "critical"))
 
         await every_view(opened, names, check)
-    assert faults == []
+    assert found == []
 
 
 async def test_pages_say_why(site: Site, browser: Browser) -> None:

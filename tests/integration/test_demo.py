@@ -19,6 +19,7 @@ from services.local.stack import ROOT
 UPSTREAM = {"a": [], "b": ["a"], "c": ["a", "b"]}
 
 
+@pytest.mark.usefixtures("new_interpreters")
 async def test_demo_passes_its_checks_and_leaves_nothing(tmp_path: Path) -> None:
     process = await start_demo(tmp_path, "--workers", "2")
     try:
@@ -35,6 +36,7 @@ async def test_demo_passes_its_checks_and_leaves_nothing(tmp_path: Path) -> None
         await end(process)
 
 
+@pytest.mark.usefixtures("new_interpreters")
 @pytest.mark.parametrize("moment", ["Starting", "Build"])
 async def test_interrupt_cleans_up(moment: str, tmp_path: Path) -> None:
     process = await start_demo(tmp_path)

@@ -52,6 +52,14 @@ Depends: app
 """
 
 
+@pytest.fixture
+def begun(name: str, request: pytest.FixtureRequest) -> None:
+    """The first that a reader runs begins as the reader's does."""
+    if name == "quickstart":
+        request.getfixturevalue("new_interpreters")
+
+
+@pytest.mark.usefixtures("begun")
 @pytest.mark.parametrize("name", EXAMPLES)
 async def test_example_runs_to_its_end(name: str, stack: Stack) -> None:
     process = await asyncio.create_subprocess_exec(

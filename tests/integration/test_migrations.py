@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +13,8 @@ from migrations import heads
 from shared.postgres.schema import head
 from tests.support import schema
 from tests.support.databases import Database, Databases
+from tests.support.forked import run_module
 from tests.support.ports import free_port
-from tests.support.zygote import run_module
 
 ROOT = Path(__file__).resolve().parents[2]
 UNREACHABLE = "postgresql://someone:secret@127.0.0.1:1/nowhere"
@@ -46,21 +45,7 @@ def tree(tmp_path: Path) -> Path:
 async def run(*argv: str, cwd: Path = ROOT, **environment: str) -> tuple[int, str, str]:
     """Run a module of the project; answer its exit code, stdout and stderr."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HEADGATE_", "PYTHON"))}
-    if cwd == ROOT and argv[0] == "migrations":
-        return await run_module(*argv, env={**inherited, **environment}, timeout_s=240)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        *argv,
-        cwd=cwd,
-        env={**inherited, **environment},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(240):
-        output, errors = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode(), errors.decode()
+    return await run_module(*argv, env={**inherited, **environment}, cwd=cwd, timeout_s=240)
 
 
 async def migrate(verb: str, database: Database, cwd: Path = ROOT, **environment: str) -> tuple[int, str, str]:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from axe_playwright_python.base import AXE_SCRIPT
 from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
 
 from tests.support import apps
@@ -148,6 +149,19 @@ class Look:
     async def text(self) -> str:
         """What stands on the page."""
         return await self.page.inner_text("#main")
+
+
+# All that it finds besides would take longer on its way here than the look itself.
+_FAULTS = """async (impacts) => (await axe.run({resultTypes: ['violations']})).violations
+    .filter((each) => impacts.includes(each.impact))
+    .flatMap((each) => each.nodes.slice(0, 2).map((node) => [each.id, node.html.slice(0, 150)]))"""
+
+
+async def faults(page: Page, *impacts: str) -> list[tuple[str, str]]:
+    """What axe-core finds on a page of these impacts, like `serious`: the rule, and the element."""
+    if not await page.evaluate("() => 'axe' in window"):
+        await page.evaluate(AXE_SCRIPT)
+    return [(rule, element) for rule, element in await page.evaluate(_FAULTS, impacts)]
 
 
 @asynccontextmanager

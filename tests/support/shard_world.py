@@ -13,8 +13,8 @@ import pytest
 
 from shards.__main__ import run
 from tests.support.databases import Database, Databases
+from tests.support.forked import run_module
 from tests.support.queue_host import QueueHost, queue_host
-from tests.support.zygote import run_module
 
 END_S = 60.0
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"

@@ -12,7 +12,7 @@ from tests.integration.failover.verb import Verb
 from tests.integration.failover.verbs import VERBS
 from tests.support import apps
 from tests.support.databases import Database
-from tests.support.zygote import run_module
+from tests.support.forked import run_module
 
 TENANTS = ("north", "south")
 DRAIN_S = 150.0
