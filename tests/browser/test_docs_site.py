@@ -78,6 +78,13 @@ def test_every_page_of_the_repository_that_is_told_of_is_on_the_site(built: Path
     assert "Worker.task" in python and "OverQuota" in python
 
 
+def test_programs_of_others_stand_beside_the_same_one_of_headgate(built: Path) -> None:
+    page = (built / "coming-from.html").read_text()
+    pairs = page.split('<div class="grid">')[1:]
+    assert len(pairs) == 6
+    assert all("headgate" in pair and pair.count("<pre") >= 2 for pair in pairs)
+
+
 def test_a_runbook_is_found_by_search_and_code_is_not(built: Path) -> None:
     found = json.loads((built / "search.json").read_text())
     places = [item["location"] for item in found["items"]]

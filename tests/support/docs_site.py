@@ -83,9 +83,24 @@ def place(path: str) -> str:
     return f"{ELSEWHERE}/{path}" if path.endswith(".md") else f"{ELSEWHERE}/{path}.md"
 
 
+def side_by_side(text: str) -> str:
+    """Headgate's program beside that of each other system; the page is wide for that."""
+    head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    ours = _FENCE.search(sections[0])
+    assert ours is not None, "the first section has the program"
+    shown = [sections[0]]
+    for section in sections[1:]:
+        theirs = _FENCE.search(section)
+        pair = theirs and f'<div class="grid" markdown>\n\n{ours[0]}\n\n{theirs[0]}\n\n</div>'
+        shown.append(section.replace(theirs[0], pair, 1) if theirs and pair else section)
+    return f"---\nhide:\n  - navigation\n  - toc\n---\n\n{head}{''.join(shown)}"
+
+
 def page(path: str) -> str:
     """A file as a page: its links lead to where their targets stand."""
     text = (ROOT / path).read_text()
+    if path == "docs/coming-from.md":
+        text = side_by_side(text)
     if not path.endswith(".md"):
         fence = "`" * (3 + max((len(run) for run in re.findall(r"`{3,}", text)), default=0))
         return f"{_UNSEARCHED}# `{path}`\n\n{fence}{_LANGUAGES.get(Path(path).suffix, 'text')}\n{text}\n{fence}\n"
