@@ -114,7 +114,16 @@ def create_app(settings: QueueSettings) -> HotPath:
     lag = LoopLag(settings.standing_wait_s_max)
     gauges = Gauges(stores, ownership.owns, settings, clock)
     relay = ServiceRelay("dag", settings.dag_url)
-    watch = Watch("queue", settings, shards, ownership, clock, counters=_COUNTERS, more=gauges.latest)
+    watch = Watch(
+        "queue",
+        settings,
+        shards,
+        ownership,
+        clock,
+        counters=_COUNTERS,
+        more=gauges.latest,
+        operation=process.operations.get,
+    )
     loops = [
         *_loops(dispatch, process.health),
         Loop("notices", notices.step, interval_s=settings.quota_refresh_s),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -36,6 +36,8 @@ _DROPPED_MAX: Final = 20
 _DETAIL_CHARS_MAX: Final = 1_000
 # Ends of entries whose shard was away; what is over is left as it is, of unknown outcome.
 _UNENDED_MAX: Final = 1_000
+# Operations that go on, in one look.
+_ASKED_MAX: Final = 20
 _LAST_ID: Final = 2**63 - 1
 
 _NS: Final = r"/v1/namespaces/(?P<ns>[^/]+)"
@@ -65,6 +67,10 @@ _ALWAYS: Final = [
 ]
 _FROM_PAGES: Final = [("POST", re.compile(rf"{_DAG}/(?P<verb>release|close|resolve)"), "DAG")]
 PAGE_HEADER: Final = b"x-headgate-page"
+
+
+# An operation of a namespace, by its id, as callers see it.
+Operation = Callable[[str, str], Awaitable[dict[str, Any]]]
 
 
 class AuditEntry(NamedTuple):
@@ -103,9 +109,11 @@ class AuditPlace(NamedTuple):
 class AuditLog:
     """Writes and lists the entries of one service."""
 
-    def __init__(self, shards: ShardMap, keep_s: float) -> None:
+    def __init__(self, shards: ShardMap, keep_s: float, operation: Operation | None = None) -> None:
         self._shards = shards
         self._keep_s = keep_s
+        self._operation = operation
+        self._going: OrderedDict[str, tuple[Begun, str, str, str]] = OrderedDict()
         self._left: OrderedDict[tuple[ShardNo, str], tuple[Shard, Statement, dict[str, Any]]] = OrderedDict()
 
     async def begin(self, call: str, entry: dict[str, Any]) -> Begun | None:
@@ -134,14 +142,28 @@ class AuditLog:
         except ServiceError as error:
             log.warning("old entries of the audit log stay", error=error.detail)
 
+    async def goes_on(self, begun: Begun, target: str, namespace: str, operation_id: str) -> None:
+        """It was done and goes on by itself: how many it has changed is written when it has ended."""
+        await self.end(begun, target, None)
+        self._going[begun.call] = (begun, target, namespace, operation_id)
+        if len(self._going) > _UNENDED_MAX:
+            self._going.popitem(last=False)
+
     async def drop(self, begun: Begun) -> None:
         """Nothing was done; what the same call has done before stays."""
         if not begun.is_known:
             await self._write(begun, SQL.drop_audit_entry)
 
     async def settle(self) -> int:
-        """Once more what shards that were away have not taken; how many of it."""
+        """Once more what shards that were away have not taken, and what has ended meanwhile; how many of it."""
         settled = 0
+        for call, (begun, target, namespace, operation_id) in list(self._going.items())[:_ASKED_MAX]:
+            self._going.move_to_end(call)
+            changed = await self._changed(namespace, operation_id)
+            if changed is not None:
+                del self._going[call]
+                await self._write(begun, SQL.end_audit_entry, target=target, changed=changed)
+                settled += 1
         away: set[ShardNo] = set()
         for key, (shard, statement, values) in list(self._left.items()):
             if shard.number in away:
@@ -154,6 +176,16 @@ class AuditLog:
                 self._left.pop(key, None)
                 settled += 1
         return settled
+
+    async def _changed(self, namespace: str, operation_id: str) -> int | None:
+        """How many an operation has changed in the end; None: it goes on, or cannot be asked now."""
+        if self._operation is None:
+            return None
+        try:
+            found = await self._operation(namespace, operation_id)
+        except ServiceError:
+            return None
+        return None if found["state"] == "running" else int(found["changed"])
 
     async def _write(self, begun: Begun, statement: Statement, **values: Any) -> None:
         values["call"] = begun.call
@@ -274,7 +306,11 @@ class Audited:
         if held and held[0]["status"] < 300:
             kind = named[1].get("verb") or asked.get("kind")
             target = begun.target or str((answered.get("id") if kind else "") or "")
-            await self._entries.end(begun, target, _count(asked, answered))
+            running = _running(named[0], answered)
+            if running is not None:
+                await self._entries.goes_on(begun, target, named[1]["ns"] or "", running)
+            else:
+                await self._entries.end(begun, target, _count(asked, answered))
         elif answered.get("outcome") == "none":
             await self._entries.drop(begun)
 
@@ -303,6 +339,12 @@ def _read(parts: Sequence[Message]) -> dict[str, Any]:
     except msgspec.MsgspecError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _running(kind: str, answered: dict[str, Any]) -> str | None:
+    """The operation that goes on by itself after this answer."""
+    operation = answered if kind == "operation" else answered.get("operation")
+    return operation["id"] if isinstance(operation, dict) and operation.get("state") == "running" else None
 
 
 def _count(asked: dict[str, Any], answered: dict[str, Any]) -> int | None:

@@ -11,7 +11,7 @@ from prometheus_client import Counter
 
 from shared.clock import Clock
 from shared.console import inspection, merging
-from shared.console.audit_log import AuditLog
+from shared.console.audit_log import AuditLog, Operation
 from shared.console.history import SeriesName, ShardHistory
 from shared.console.longer import LONGEST_S, LongHistory
 from shared.console.map_commands import MapCommands
@@ -41,6 +41,7 @@ class Watch:
         *,
         counters: Mapping[str, Counter],
         more: Callable[[], Iterable[tuple[SeriesName, float]]],
+        operation: Operation | None = None,
     ) -> None:
         self._settings = settings
         self.history = ShardHistory(
@@ -54,7 +55,7 @@ class Watch:
         self.peers.answerers["history"] = self._answer
         self.peers.answerers["view"] = self._view
         self.peers.answerers["map_commands"] = self._commands
-        self.audit_log = AuditLog(shards, settings.audit_retention_s)
+        self.audit_log = AuditLog(shards, settings.audit_retention_s, operation)
         self.map_commands = MapCommands(service, settings, clock)
         self.longer = LongHistory(service, settings.prometheus_url)
         self._shards = shards

@@ -145,6 +145,28 @@ async def test_the_end_that_a_shard_did_not_take_is_written_when_it_is_back(
     assert (found["verb"], found["target"], found["changed"]) == ("purge topic", "mail", 3)
 
 
+async def test_how_many_an_operation_has_changed_is_told_when_it_has_ended(
+    database: Database, redis_url: str
+) -> None:
+    """And not how many it had changed when it was answered."""
+    async with apps.queue_service(
+        database, redis_url, operation_patience_s=0.0, chunk_items_max=2, operation_poll_s=3600.0
+    ) as service:
+        post, process = service.client.post, service.app.app.state.process
+        items = [{"topic": topic, "id": new_id(0)} for topic in ("mail", "video") for _ in range(9)]
+        assert (await post(f"{NS}/enqueue", json={"items": items})).status_code == 201
+        body = {"kind": "purge", "filter": {"topic": "video"}}
+        assert (await post(f"{NS}/operations", json=body)).status_code == 202
+        assert (await post(f"{NS}/topics/purge", json={"topic": "mail"})).json()["operation"]["state"] == "running"
+        audit_log = service.app.app.state.watch.audit_log
+        assert await audit_log.settle() == 0
+        assert [each["changed"] for each in await listed(service)] == [None, None]
+        for store in [store for store in process.stores.values() for _ in range(20)]:
+            await process.operations.step(store)
+        assert await audit_log.settle() == 2
+        assert [each["changed"] for each in await listed(service)] == [9, 9]
+
+
 async def test_an_entry_whose_answer_was_lost_is_not_there_twice(
     queue_service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,14 @@ MUTATIONS = (
         (f"{_AUDIT}::test_the_same_call_once_more_is_the_same_entry",),
     ),
     Mutation(
+        "audit-of-what-goes-on",
+        "how many an operation has changed is told once it has ended",
+        "shared/console/audit_log.py",
+        "            if running is not None:\n",
+        "            if False:\n",
+        (f"{_AUDIT}::test_how_many_an_operation_has_changed_is_told_when_it_has_ended",),
+    ),
+    Mutation(
         "map-by-a-tenant",
         "the map of the shards is not a tenant's to change, nor to see",
         "shared/console/routes.py",
