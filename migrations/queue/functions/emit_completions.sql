@@ -55,16 +55,24 @@ BEGIN
             handed.worker
         FROM handed
         GROUP BY handed.token, handed.lease_until, handed.namespace_id, handed.topic_id, handed.worker),
+    handed_by_id AS MATERIALIZED (
+        SELECT array_agg(handed.id ORDER BY handed.id) AS ids, array_agg(handed.token ORDER BY handed.id) AS tokens,
+            array_agg(handed.lease_until ORDER BY handed.id) AS lease_untils
+        FROM handed),
     to_ready AS (
-        INSERT INTO ready SELECT inserted.topic_id, 0, at, inserted.id FROM inserted
-        WHERE NOT EXISTS (SELECT FROM handed WHERE handed.id = inserted.id)),
+        INSERT INTO ready SELECT inserted.topic_id, 0, at, inserted.id FROM inserted, handed_by_id AS h
+        WHERE h.ids[width_bucket(inserted.id, h.ids)] IS DISTINCT FROM inserted.id),
     counted AS (
         INSERT INTO stat_delta
-        SELECT inserted.topic_id, count(*) - x.handed, 0, x.handed, 0, 0, sum(inserted.bytes)
-        FROM inserted CROSS JOIN LATERAL (SELECT count(*) AS handed FROM handed
-        WHERE handed.topic_id = inserted.topic_id) AS x
-        GROUP BY inserted.topic_id, x.handed)
-    SELECT inserted.topic_id, at, inserted.id, handed.token, handed.lease_until, CASE WHEN handed.id IS NOT NULL
-        THEN inserted.payload END
-    FROM inserted LEFT JOIN handed ON handed.id = inserted.id;
+        SELECT topics.topic_id, topics.items - x.handed, 0, x.handed, 0, 0, topics.bytes
+        FROM (
+            SELECT inserted.topic_id, count(*) AS items, sum(inserted.bytes) AS bytes
+            FROM inserted GROUP BY inserted.topic_id) AS topics
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS handed FROM handed WHERE handed.topic_id = topics.topic_id) AS x)
+    SELECT inserted.topic_id, at, inserted.id, h.tokens[x.place], h.lease_untils[x.place],
+        CASE WHEN x.place IS NOT NULL THEN inserted.payload END
+    FROM inserted, handed_by_id AS h
+    CROSS JOIN LATERAL (SELECT width_bucket(inserted.id, h.ids) AS place OFFSET 0) AS b
+    CROSS JOIN LATERAL (SELECT CASE WHEN h.ids[b.place] = inserted.id THEN b.place END AS place OFFSET 0) AS x;
 END $$;

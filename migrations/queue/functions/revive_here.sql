@@ -15,11 +15,10 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
-    opened AS (DELETE FROM parked WHERE parked.id = ANY (wanted) RETURNING parked.id),
+    opened AS (DELETE FROM parked WHERE parked.id = ANY (wanted)),
     found AS MATERIALIZED (
-        SELECT i.place, g.inputs FROM opened
-        LEFT JOIN unnest(wanted, given_inputs) AS g(id, inputs) ON g.id = opened.id AND g.inputs IS NOT NULL
-        CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = opened.id OFFSET 0) AS i),
+        SELECT i.place, g.inputs FROM unnest(wanted, given_inputs) AS g(id, inputs)
+        CROSS JOIN LATERAL (SELECT ctid AS place FROM item WHERE item.id = g.id OFFSET 0) AS i),
     revived AS (
         UPDATE item i SET
             inputs = coalesce(found.inputs, i.inputs),
@@ -53,22 +52,29 @@ BEGIN
             handed.worker
         FROM handed
         GROUP BY handed.token, handed.lease_until, handed.namespace_id, handed.topic_id, handed.worker),
+    handed_by_id AS MATERIALIZED (
+        SELECT array_agg(handed.id ORDER BY handed.id) AS ids, array_agg(handed.token ORDER BY handed.id) AS tokens,
+            array_agg(handed.lease_until ORDER BY handed.id) AS lease_untils
+        FROM handed),
     to_ready AS (
-        INSERT INTO ready SELECT revived.topic_id, revived.priority, revived.deliver_at, revived.id FROM revived
-        WHERE revived.is_ready AND NOT EXISTS (SELECT FROM handed WHERE handed.id = revived.id)),
+        INSERT INTO ready SELECT revived.topic_id, revived.priority, revived.deliver_at, revived.id
+        FROM revived, handed_by_id AS h
+        WHERE revived.is_ready AND h.ids[width_bucket(revived.id, h.ids)] IS DISTINCT FROM revived.id),
     to_deferred AS (INSERT INTO deferred SELECT revived.deliver_at, revived.id FROM revived WHERE NOT revived.is_ready),
     counted AS (
         INSERT INTO stat_delta
-        SELECT revived.topic_id, count(*) FILTER (WHERE revived.is_ready) - x.handed,
-            count(*) FILTER (WHERE NOT revived.is_ready),
-            x.handed, -count(*), 0
-        FROM revived CROSS JOIN LATERAL (SELECT count(*) AS handed FROM handed
-        WHERE handed.topic_id = revived.topic_id) AS x
-        GROUP BY revived.topic_id, x.handed)
-    SELECT revived.topic_id, revived.priority, revived.deliver_at, revived.id, true, revived.is_ready, handed.token,
-        handed.lease_until, w.payload,
-        w.metadata, w.inputs, w.headers, w.attempts + 1, w.enqueued_at, w.at_most_once,
-        CASE WHEN revived.managed THEN w.ack_context END
-    FROM revived LEFT JOIN handed ON handed.id = revived.id
-    CROSS JOIN LATERAL (SELECT (CASE WHEN handed.id IS NOT NULL THEN revived.whole END).*) AS w;
+        SELECT topics.topic_id, topics.ready - x.handed, topics.delayed, x.handed, -topics.items, 0
+        FROM (
+            SELECT revived.topic_id, count(*) AS items, count(*) FILTER (WHERE revived.is_ready) AS ready,
+                count(*) FILTER (WHERE NOT revived.is_ready) AS delayed
+            FROM revived GROUP BY revived.topic_id) AS topics
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS handed FROM handed WHERE handed.topic_id = topics.topic_id) AS x)
+    SELECT revived.topic_id, revived.priority, revived.deliver_at, revived.id, true, revived.is_ready,
+        h.tokens[x.place], h.lease_untils[x.place], w.payload, w.metadata, w.inputs, w.headers, w.attempts + 1,
+        w.enqueued_at, w.at_most_once, CASE WHEN revived.managed THEN w.ack_context END
+    FROM revived, handed_by_id AS h
+    CROSS JOIN LATERAL (SELECT width_bucket(revived.id, h.ids) AS place OFFSET 0) AS b
+    CROSS JOIN LATERAL (SELECT CASE WHEN h.ids[b.place] = revived.id THEN b.place END AS place OFFSET 0) AS x
+    CROSS JOIN LATERAL (SELECT (CASE WHEN x.place IS NOT NULL THEN revived.whole END).*) AS w;
 END $$;

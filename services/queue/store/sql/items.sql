@@ -289,25 +289,30 @@ leased AS (
     INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, worker)
     SELECT token, lease_until, namespace_id, topic_id, array_agg(id), worker FROM handed
     GROUP BY token, lease_until, namespace_id, topic_id, worker),
+handed_by_id AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens,
+        array_agg(lease_until ORDER BY id) AS lease_untils
+    FROM handed),
 to_ready AS (
-    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM revived
-    WHERE is_ready AND NOT EXISTS (SELECT FROM handed WHERE handed.id = revived.id)),
+    INSERT INTO ready SELECT topic_id, priority, deliver_at, id FROM revived, handed_by_id AS h
+    WHERE is_ready AND h.ids[width_bucket(id, h.ids)] IS DISTINCT FROM id),
 to_deferred AS (INSERT INTO deferred SELECT deliver_at, id FROM revived WHERE NOT is_ready),
 counted AS (
     INSERT INTO stat_delta
-    SELECT revived.topic_id, count(*) FILTER (WHERE is_ready) - x.handed, count(*) FILTER (WHERE NOT is_ready),
-        x.handed,
-        -count(*), 0
-    FROM revived CROSS JOIN LATERAL (SELECT count(*) AS handed FROM handed
-    WHERE handed.topic_id = revived.topic_id) AS x
-    GROUP BY revived.topic_id, x.handed)
+    SELECT topics.topic_id, topics.ready - x.handed, topics.delayed, x.handed, -topics.items, 0
+    FROM (
+        SELECT topic_id, count(*) AS items, count(*) FILTER (WHERE is_ready) AS ready,
+            count(*) FILTER (WHERE NOT is_ready) AS delayed
+        FROM revived GROUP BY topic_id) AS topics
+    CROSS JOIN LATERAL (SELECT count(*) AS handed FROM handed WHERE handed.topic_id = topics.topic_id) AS x)
 SELECT revived.id::text, revived.namespace_id, revived.managed, revived.topic_id, revived.priority, revived.deliver_at,
-    revived.is_ready, handed.token::text,
-    handed.lease_until, w.payload, w.metadata, w.inputs, w.headers, w.attempts + 1 AS attempt, w.enqueued_at,
-        w.at_most_once,
+    revived.is_ready, h.tokens[x.place]::text AS token, h.lease_untils[x.place] AS lease_until, w.payload, w.metadata,
+    w.inputs, w.headers, w.attempts + 1 AS attempt, w.enqueued_at, w.at_most_once,
     CASE WHEN revived.managed THEN w.ack_context END AS dag
-FROM revived LEFT JOIN handed ON handed.id = revived.id
-CROSS JOIN LATERAL (SELECT (CASE WHEN handed.id IS NOT NULL THEN revived.whole END).*) AS w;
+FROM revived, handed_by_id AS h
+CROSS JOIN LATERAL (SELECT width_bucket(revived.id, h.ids) AS place OFFSET 0) AS b
+CROSS JOIN LATERAL (SELECT CASE WHEN h.ids[b.place] = revived.id THEN b.place END AS place OFFSET 0) AS x
+CROSS JOIN LATERAL (SELECT (CASE WHEN x.place IS NOT NULL THEN revived.whole END).*) AS w;
 
 -- name: states(ids)
 -- Where items stand, for the answer to a call that changed nothing.

@@ -99,9 +99,10 @@ WITH lease_groups AS MATERIALIZED (
     SELECT token, namespace_id, ids, claimed_at, worker FROM lease
     WHERE token = ANY ($2::uuid[]) ORDER BY token FOR UPDATE),
 held AS MATERIALIZED (
-    SELECT m.id, m.token FROM (
-        SELECT a.token, a.asked, unnest(a.ids) AS id FROM (
-            SELECT l.token, l.ids, ($1::uuid[])[coalesce(($4::int[])[l.nth - 1], 0) + 1:($4::int[])[l.nth]] AS asked
+    SELECT m.id, m.token, m.claimed_at FROM (
+        SELECT a.token, a.claimed_at, a.asked, unnest(a.ids) AS id FROM (
+            SELECT l.token, l.claimed_at, l.ids,
+                ($1::uuid[])[coalesce(($4::int[])[l.nth - 1], 0) + 1:($4::int[])[l.nth]] AS asked
             FROM (SELECT lease_groups.*, width_bucket(lease_groups.token, $2::uuid[]) AS nth FROM lease_groups) AS l
             WHERE l.namespace_id = ($3::int[])[least(l.nth, cardinality($3::int[]))] OFFSET 0) AS a) AS m
     WHERE m.asked[width_bucket(m.id, m.asked)] = m.id),
@@ -118,11 +119,13 @@ by_topic AS MATERIALIZED (
 counted AS (INSERT INTO stat_delta SELECT topic_id, 0, 0, -items, 0, 0, -bytes FROM by_topic)
 SELECT CASE WHEN a.acked < $6::int THEN ARRAY(SELECT id::text FROM deleted) END AS acked_ids,
     CASE WHEN a.acked < $6::int THEN ARRAY(
-        SELECT held.id::text || held.token::text FROM held JOIN lease_groups ON lease_groups.token = held.token
+        WITH enqueued_again AS MATERIALIZED (
+            SELECT id, enqueued_at FROM deleted
+            WHERE remembered AND NOT managed AND enqueued_at > (SELECT min(claimed_at) FROM lease_groups))
+        SELECT held.id::text || held.token::text FROM held
         WHERE NOT EXISTS (
-            SELECT FROM deleted
-            WHERE deleted.id = held.id AND deleted.remembered AND NOT deleted.managed
-                AND deleted.enqueued_at > lease_groups.claimed_at)) END AS held,
+            SELECT FROM enqueued_again
+            WHERE enqueued_again.id = held.id AND enqueued_again.enqueued_at > held.claimed_at)) END AS held,
     a.topic_ids, a.counts, behind.o_ends AS ends, behind.o_news AS news
 FROM (SELECT coalesce(sum(items), 0) AS acked, sum(leaving) AS leaving, array_agg(topic_id) AS topic_ids,
     array_agg(items) AS counts FROM by_topic) AS a
