@@ -32,7 +32,7 @@ test: $(READY) ## run the tests; T=path runs one file or one test
 
 coverage: $(READY) ## run the tests and print which files they reach least, by lines and branches of all processes; T=path as for test
 	@$(BIN)/coverage erase
-	-@$(BIN)/coverage run -m pytest $(T)
+	-@HEADGATE_TEST_ALL=1 $(BIN)/coverage run -m pytest $(T)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --sort=cover --skip-empty | sed -n '1,12p;/^TOTAL/p'
 
@@ -40,7 +40,7 @@ worlds: $(READY) ## random worlds: T=minutes of them, from SEED=n on, or N=how m
 	@$(BIN)/python -m tests.worlds $(if $(T),--minutes $(T)) $(if $(SEED),--seed $(SEED)) $(if $(N),--number $(N)) $(if $(EDITION),--edition $(EDITION))
 
 nightly: $(READY) ## what chance finds, in many more examples and worlds than a commit takes, and graphs at their limits
-	@HEADGATE_TEST_EXAMPLES=300 HEADGATE_TEST_WORLDS_S=900 HEADGATE_TEST_SOAK_S=120 HEADGATE_TEST_LARGE=1 \
+	@HEADGATE_TEST_ALL=1 HEADGATE_TEST_EXAMPLES=300 HEADGATE_TEST_WORLDS_S=900 HEADGATE_TEST_SOAK_S=120 HEADGATE_TEST_LARGE=1 \
 		$(BIN)/pytest tests/property tests/worlds tests/integration/bounds tests/unit/headgate/importing tests/unit/headgate/workflow
 
 soak: $(READY) ## real processes under RATE operations a second and faults for M=minutes (60), and a judgement on all of it

@@ -166,6 +166,7 @@ async def test_verbs_of_runs(site: Site, client: AsyncClient, browser: Browser) 
         await stands(client, "order-18", lambda run: run.resets == 1)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "kind", [{}, {"dark": True}, {"width": 390, "height": 800}], ids=["light", "dark", "narrow"]
 )

@@ -54,6 +54,7 @@ async def every_view(opened: Look, names: dict[str, str], check: Callable[[str],
         await check(view)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "kind", [{}, {"dark": True}, {"width": 390, "height": 800}], ids=["light", "dark", "narrow"]
 )

@@ -47,6 +47,7 @@ async def sites() -> AsyncIterator[Sites]:
         yield shared
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", SITED)
 async def test_a_scenario_runs_on_several_sites(
     stack: Stack, sites: Sites, name: str, monkeypatch: pytest.MonkeyPatch
@@ -55,6 +56,7 @@ async def test_a_scenario_runs_on_several_sites(
     await runs(stack, name)
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", [name for name in SERVED if name not in SITED])
 async def test_a_scenario_runs_on_a_stack(stack: Stack, name: str) -> None:
     await runs(stack, name)

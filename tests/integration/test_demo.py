@@ -36,6 +36,7 @@ async def test_demo_passes_its_checks_and_leaves_nothing(tmp_path: Path) -> None
         await end(process)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.usefixtures("new_interpreters")
 @pytest.mark.parametrize("moment", ["Starting", "Build"])
 async def test_interrupt_cleans_up(moment: str, tmp_path: Path) -> None:

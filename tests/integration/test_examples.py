@@ -59,6 +59,7 @@ def begun(name: str, request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("new_interpreters")
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.usefixtures("begun")
 @pytest.mark.parametrize("name", EXAMPLES)
 async def test_example_runs_to_its_end(name: str, stack: Stack) -> None:

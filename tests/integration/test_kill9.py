@@ -88,6 +88,7 @@ async def until_finished(stack: Stack, dag_id: str) -> dict[str, Any]:
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("victim", ["queue", "dag", "postgres", "valkey"])
 async def test_process_killed_in_the_middle_of_a_dag(tmp_path: Path, victim: str) -> None:
     settings = LocalSettings(

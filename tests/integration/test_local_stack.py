@@ -101,6 +101,7 @@ async def mortal(directory: Launcher) -> Launcher:
     return directory
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("victims", ["nobody", "the launcher", "everybody"])
 async def test_the_next_start_finds_what_was_acknowledged(mortal: Launcher, victims: str) -> None:
     precious = f"precious after {victims}"

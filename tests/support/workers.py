@@ -13,6 +13,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from tests.support.seeds import leave_out
+
 # Most tests wait for a server half of the time.
 _WORKERS_PER_PROCESSOR = 2
 _WORKERS_MAX = 6
@@ -61,8 +63,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(processors * _WORKERS_PER_PROCESSOR if waits else processors, _WORKERS_MAX)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put first what takes longest."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what was not drawn, and put first what takes longest."""
+    leave_out(config, items)
     items.sort(key=lambda item: _unit_of(item.nodeid) not in _WITH_PROCESSES)
 
 

@@ -19,6 +19,7 @@ SOAK_S = float(os.environ.get("HEADGATE_TEST_SOAK_S", "6"))
 _ROUNDS_MIN = 10
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("ownership", ["exclusive", "everyone"])
 async def test_a_world_of_processes_is_sound_whatever_befalls_them(tmp_path: Path, ownership: str) -> None:
     """`everyone`: each process takes every shard for its own."""

@@ -9,7 +9,6 @@ import math
 import os
 import time
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -22,8 +21,6 @@ WORLDS_S = float(os.environ.get("HEADGATE_TEST_WORLDS_S", "10"))
 _PART_S = 30.0
 _PARTS = max(math.ceil(WORLDS_S / _PART_S), 1)
 _SEEDS_OF_A_PART = 10_000
-# A usual run sees so many of the worlds that were broken once; one that lets new worlds begin for so long, all.
-_KEPT, _ALL_KEPT_S = 3, 60.0
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
@@ -37,13 +34,8 @@ async def test_worlds_that_nobody_has_seen_are_sound(databases: Databases, tmp_p
             return
 
 
-def _kept() -> list[tuple[int, int]]:
-    """All where new worlds begin for long, else some, by the run's seed: what broke each has a test of its own."""
-    kept = kept_seeds()
-    return kept if WORLDS_S >= _ALL_KEPT_S else Random(fresh_seed()).sample(kept, _KEPT)
-
-
-@pytest.mark.parametrize(("seed", "edition"), _kept())
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize(("seed", "edition"), kept_seeds())
 async def test_a_world_that_was_broken_once_is_sound(
     databases: Databases, tmp_path: Path, seed: int, edition: int
 ) -> None:

@@ -38,6 +38,7 @@ def begun(name: str, request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("new_interpreters")
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.usefixtures("begun")
 @pytest.mark.parametrize("name", PRINTS)
 async def test_example_survives_a_kill_half_way(name: str, stack: Stack, tmp_path: Path) -> None:

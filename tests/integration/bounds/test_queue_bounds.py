@@ -176,6 +176,7 @@ async def bounded(own_host: QueueHost) -> AsyncIterator[QueueHost]:
         yield made
 
 
+@pytest.mark.drawn(7)
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_call_at_its_limit_keeps_its_bounds(
     bounded: QueueHost, monkeypatch: pytest.MonkeyPatch, name: str
@@ -196,6 +197,7 @@ async def test_a_call_at_its_limit_keeps_its_bounds(
     assert met.given[0] <= sent[-1] + BOUND + COUNT * AROUND // 2, met.given
 
 
+@pytest.mark.drawn(7)
 @pytest.mark.parametrize("name", CALLS)
 async def test_many_calls_at_once_share_flushes_of_bounded_size(
     bounded: QueueHost, monkeypatch: pytest.MonkeyPatch, name: str

@@ -184,6 +184,7 @@ async def consume(client: AsyncClient, topic: str, delivered: list[str]) -> None
             await client.ack([item.ack()])
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("point", "external"), [*((point, ["go"]) for point in POINTS), *((point, []) for point in CREATE_POINTS)]
 )
@@ -303,6 +304,7 @@ async def test_a_service_that_dies_between_a_dag_and_its_sub_dag_makes_and_ends_
     assert [each["state"] for each in children] == ["succeeded"]
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("point", RUN_POINTS)
 async def test_a_service_that_dies_between_the_turns_of_a_run_goes_on_with_it(
     mortal: MortalDag, point: str

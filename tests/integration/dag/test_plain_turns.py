@@ -209,7 +209,7 @@ async def test_both_ways_take_the_same_signals(
         world.queue.end(world.queue.item_of("decider", lease.generation), "acked")
         run = runs.client.workflows.get(name)
         told = [(await run.signal("go", {"n": n}, id=f"s{n}")).status for n in (1, 2, 1)]
-        told.append((await run.update("ask", 1, id="u")).status)
+        told.append((await run.update("ask", 1, id="u", wait_s=0)).status)
         [row] = await world.rows(STANDING, name)
         [decider] = await world.rows(DECIDER, name)
         found.append((told, dict(row), dict(decider)))

@@ -159,6 +159,7 @@ async def build_edges_last(client: AsyncClient, graph: Graph, topic: str) -> str
     return made.id
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.skipif(not FOLDER.is_dir(), reason=f"{FOLDER} with its graphs of real programs is absent")
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_real_graph_runs_in_order_and_once(client: AsyncClient, name: str) -> None:

@@ -179,6 +179,7 @@ BITES: dict[Sickness, tuple[list[str], list[str]]] = {
 }
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("sickness", BITES)
 async def test_a_sick_shard_costs_itself_alone_and_nothing_for_good(
     databases: Databases, patient: Patient, redis_url: str, sickness: Sickness

@@ -90,6 +90,7 @@ async def until_half_way(client: AsyncClient) -> None:
     assert set(states.values()) == {"running"}, states
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("victim", ["worker", "queue", "dag"])
 async def test_the_examples_survive_a_kill_half_way(
     killed: Stack, victim: str, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,14 @@
+"""What a run of whole rooms draws: the same in each of its workers, and everything in time."""
+
+from tests.support.seeds import drawn
+
+FORMS = [f"tests/a.py::test_it[{name}]" for name in ("worker", "queue", "dag", "postgres")]
+
+
+def test_workers_draw_the_same_whatever_order_they_collect_in() -> None:
+    assert drawn(FORMS, 2, 7) == drawn(FORMS[::-1], 2, 7)
+    assert all(len(drawn(FORMS, count, 7)) == min(count, 4) for count in range(1, 7))
+
+
+def test_each_form_comes_in_its_turn() -> None:
+    assert set().union(*(drawn(FORMS, 1, seed) for seed in range(40))) == set(FORMS)
