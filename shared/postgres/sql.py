@@ -5,7 +5,8 @@ wrong number of arguments; `tests/contract/test_statements.py` prepares every bl
 The idea is aiosql's and procrastinate's; arguments are bound by keyword.
 
 A list of columns that several statements have stands once, under `-- columns: dag_columns`, and is put in the
-place of `{dag_columns}` everywhere in the directory; `{dag_columns:d}` puts `d.` before the name of each.
+place of `{dag_columns}` everywhere in the directory; `{dag_columns:d}` puts `d.` before the name of each. Other text
+that several statements have stands once under `-- part: places_part`, and is put in the place of `{places_part}`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 _HEADER = re.compile(r"^-- name: (\w+)\(([^)]*)\)\s*$", re.M)
 _PARAMETER = re.compile(r"\$(\d+)")
 _COLUMNS = re.compile(r"^-- columns: (\w+)\n((?:(?!--).+\n)+)", re.M)
-_PLACEHOLDER = re.compile(r"\{(\w+_columns)(?::(\w+))?\}")
+_PART = re.compile(r"^-- part: (\w+)\n((?:(?!-- (?:name|part|columns):).+\n)+)", re.M)
+_PLACEHOLDER = re.compile(r"\{(\w+_(?:columns|part))(?::(\w+))?\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def load(*directories: Path) -> Statements:
     """Read every `*.sql` file of these directories.
 
     Raises:
-        ValueError: a header and its body disagree, two blocks share a name, or a list of columns is not there.
+        ValueError: a header and its body disagree, two blocks share a name, or what a placeholder names is not there.
     """
     found: dict[str, Statement] = {}
     texts = {
@@ -69,21 +71,29 @@ def load(*directories: Path) -> Statements:
         for text in texts.values()
         for name, listed in _COLUMNS.findall(text)
     }
+    parts = {
+        name: re.sub(r"^--.*\n", "", part, flags=re.M).rstrip()
+        for text in texts.values()
+        for name, part in _PART.findall(text)
+    }
     for path, text in texts.items():
-        for statement in _parse(_expanded(_COLUMNS.sub("", text), columns, path.name), path.name):
+        own = _PART.sub("", _COLUMNS.sub("", text))
+        for statement in _parse(_expanded(own, columns, parts, path.name), path.name):
             if statement.name in found:
                 raise ValueError(f"{path.name}: {statement.name} is defined twice")
             found[statement.name] = statement
     return Statements(found)
 
 
-def _expanded(text: str, columns: dict[str, list[str]], source: str) -> str:
-    """The text with lists of columns in the place of their names."""
+def _expanded(text: str, columns: dict[str, list[str]], parts: dict[str, str], source: str) -> str:
+    """The text with lists of columns, and parts, in the place of their names."""
 
     def listed(match: re.Match[str]) -> str:
         name, prefix = match.groups()
+        if name in parts:
+            return parts[name]
         if name not in columns:
-            raise ValueError(f"{source}: there is no list of columns {name}")
+            raise ValueError(f"{source}: there are no columns, and no part, named {name}")
         return ", ".join(f"{prefix}.{column}" if prefix else column for column in columns[name])
 
     return _PLACEHOLDER.sub(listed, text)

@@ -267,19 +267,14 @@ MUTATIONS = (
     ),
     Mutation(
         "claim-paused",
-        "nothing of a paused topic is claimed",
+        "nothing of a paused topic is claimed, also where its items are large",
         _LEASES,
-        "WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))\n    RETURNING id),",
-        "WHERE true))\n    RETURNING id),",
-        ("integration/queue/test_two_hosts.py::test_what_was_paused_elsewhere_is_claimed_in_vain_once_a_shard",),
-    ),
-    Mutation(
-        "claim-within-paused",
-        "nothing of a paused topic whose items are large is claimed",
-        _LEASES,
-        "WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))\n    RETURNING id)\nSELECT",
-        "WHERE true))\n    RETURNING id)\nSELECT",
-        ("contract/test_answer_bytes.py::test_nothing_of_a_paused_topic_is_claimed_within_bounds",),
+        "WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))\n    RETURNING id)",
+        "WHERE true))\n    RETURNING id)",
+        (
+            "integration/queue/test_two_hosts.py::test_what_was_paused_elsewhere_is_claimed_in_vain_once_a_shard",
+            "contract/test_answer_bytes.py::test_nothing_of_a_paused_topic_is_claimed_within_bounds",
+        ),
     ),
     Mutation(
         "claim-past-ttl",
@@ -452,7 +447,7 @@ MUTATIONS = (
     Mutation(
         "operations-lock-order",
         "statements that take several ready rows take them in one order",
-        _OPERATIONS,
+        _ITEMS,
         "    ORDER BY q.place),\ndeferred_places AS MATERIALIZED (\n    SELECT found.id",
         "    ORDER BY q.place DESC),\ndeferred_places AS MATERIALIZED (\n    SELECT found.id",
         ("integration/queue/test_lock_order.py::test_a_claim_and_another_bulk_statement_take_rows_in_one_order",),

@@ -320,20 +320,24 @@ SELECT i.id::text, i.namespace_id, i.managed, coalesce(p.reason, 'enabled') AS s
 FROM item i LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
 WHERE i.id = ANY ($1::uuid[]);
 
--- name: leave_queues(ids)
--- Takes the membership rows of items that are ready, deferred or parked (never those of a lease).
-WITH found AS MATERIALIZED (SELECT id, topic_id, priority, deliver_at FROM item WHERE id = ANY ($1::uuid[])),
+-- part: places_part
+-- Where the items that were found stand in `ready` and `deferred`.
 ready_places AS MATERIALIZED (
-    SELECT q.place FROM found CROSS JOIN LATERAL (
+    SELECT found.id, q.place FROM found CROSS JOIN LATERAL (
         SELECT ctid AS place FROM ready
         WHERE ready.topic_id = found.topic_id AND ready.priority = found.priority
             AND ready.deliver_at = found.deliver_at
             AND ready.id = found.id OFFSET 0) AS q
     ORDER BY q.place),
 deferred_places AS MATERIALIZED (
-    SELECT q.place FROM found CROSS JOIN LATERAL (
+    SELECT found.id, q.place FROM found CROSS JOIN LATERAL (
         SELECT ctid AS place FROM deferred WHERE deferred.due_at = found.deliver_at
             AND deferred.id = found.id OFFSET 0) AS q),
+
+-- name: leave_queues(ids)
+-- Takes the membership rows of items that are ready, deferred or parked (never those of a lease).
+WITH found AS MATERIALIZED (SELECT id, topic_id, priority, deliver_at FROM item WHERE id = ANY ($1::uuid[])),
+{places_part}
 left_ready AS (DELETE FROM ready USING ready_places WHERE ready.ctid = ready_places.place RETURNING ready.id),
 left_deferred AS (DELETE FROM deferred USING deferred_places
     WHERE deferred.ctid = deferred_places.place RETURNING deferred.id),
@@ -351,17 +355,7 @@ found AS MATERIALIZED (
         SELECT id, topic_id, priority, deliver_at, expires_at, is_deadline IS TRUE AS is_deadline
         FROM item WHERE item.id = w.id OFFSET 0) AS i
     WHERE i.expires_at <= clock.at),
-ready_places AS MATERIALIZED (
-    SELECT q.place FROM found CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM ready
-        WHERE ready.topic_id = found.topic_id AND ready.priority = found.priority
-            AND ready.deliver_at = found.deliver_at
-            AND ready.id = found.id OFFSET 0) AS q
-    ORDER BY q.place),
-deferred_places AS MATERIALIZED (
-    SELECT q.place FROM found CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM deferred WHERE deferred.due_at = found.deliver_at
-            AND deferred.id = found.id OFFSET 0) AS q),
+{places_part}
 left_ready AS (DELETE FROM ready USING ready_places WHERE ready.ctid = ready_places.place RETURNING ready.id),
 left_deferred AS (DELETE FROM deferred USING deferred_places
     WHERE deferred.ctid = deferred_places.place RETURNING deferred.id)

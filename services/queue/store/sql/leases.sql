@@ -7,6 +7,22 @@
 -- Only `claim` creates leases of what lies in ready. A statement that takes several rows of ready takes them as
 -- they lie there, by ctid, so that no two can deadlock.
 
+-- part: taken_part
+-- What a claim takes out of `ready`: of each key's stretch the items that it names, where their topic is not paused.
+taken AS (
+    DELETE FROM ready WHERE ctid = ANY (ARRAY(
+        SELECT r.place
+        FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::timestamptz[], $6::uuid[])
+            AS k(topic_id, priority, from_at, from_id, to_at, to_id)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM ready
+            WHERE ready.topic_id = k.topic_id AND ready.priority = k.priority
+                AND (ready.deliver_at, ready.id) >= (k.from_at, k.from_id)
+                AND (ready.deliver_at, ready.id) <= (k.to_at, k.to_id)
+                AND ($7::uuid[])[width_bucket(ready.id, $7::uuid[])] = ready.id OFFSET 0) AS r
+        WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))
+    RETURNING id)
+
 -- name: claim(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss, workers, known_at, known_at_json, bytes_each)
 -- Leases stretches of topics' orders: of the ready items from one key to another, of one priority, those whose ids are
 -- given, sorted and once each, so that one is searched for by halves. What decides is the DELETE of their rows in
@@ -23,19 +39,7 @@
 -- Where an item takes more than `bytes_each`, which is a part of what all answers have room for, nothing is done; the
 -- error names its topic, and `claim_within` is asked instead.
 WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
-taken AS (
-    DELETE FROM ready WHERE ctid = ANY (ARRAY(
-        SELECT r.place
-        FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::timestamptz[], $6::uuid[])
-            AS k(topic_id, priority, from_at, from_id, to_at, to_id)
-        CROSS JOIN LATERAL (
-            SELECT ctid AS place FROM ready
-            WHERE ready.topic_id = k.topic_id AND ready.priority = k.priority
-                AND (ready.deliver_at, ready.id) >= (k.from_at, k.from_id)
-                AND (ready.deliver_at, ready.id) <= (k.to_at, k.to_id)
-                AND ($7::uuid[])[width_bucket(ready.id, $7::uuid[])] = ready.id OFFSET 0) AS r
-        WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))
-    RETURNING id),
+{taken_part},
 groups AS MATERIALIZED (
     SELECT x.token, x.lease_until, x.namespace_id, x.topic_id, array_agg(x.id) AS ids, count(*)::int AS items,
         count(*) FILTER (WHERE x.is_again)::int AS again,
@@ -67,19 +71,7 @@ FROM groups WHERE lease_until > (SELECT at FROM clock);
 -- name: claim_within(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss, workers, known_at, known_at_json, bytes_maxima, firsts, bytes_max)
 -- As `claim`. What would make a call's answer longer than its `bytes_maxima`, or all answers together longer than
 -- `bytes_max`, stays ready; a row without an end of a lease says of which call that is.
-WITH taken AS (
-    DELETE FROM ready WHERE ctid = ANY (ARRAY(
-        SELECT r.place
-        FROM unnest($1::int[], $2::int[], $3::timestamptz[], $4::uuid[], $5::timestamptz[], $6::uuid[])
-            AS k(topic_id, priority, from_at, from_id, to_at, to_id)
-        CROSS JOIN LATERAL (
-            SELECT ctid AS place FROM ready
-            WHERE ready.topic_id = k.topic_id AND ready.priority = k.priority
-                AND (ready.deliver_at, ready.id) >= (k.from_at, k.from_id)
-                AND (ready.deliver_at, ready.id) <= (k.to_at, k.to_id)
-                AND ($7::uuid[])[width_bucket(ready.id, $7::uuid[])] = ready.id OFFSET 0) AS r
-        WHERE k.topic_id <> ALL (ARRAY(SELECT topic_id FROM topic WHERE paused))))
-    RETURNING id)
+WITH {taken_part}
 SELECT claimed.* FROM claim_within(
     ARRAY(SELECT id FROM taken), $7::uuid[], $8::uuid[], $9::float8[], coalesce($10::jsonb, '{}'), $11::timestamptz,
     $12::text, $13::bigint[], $14::uuid[], $15::bigint)

@@ -150,17 +150,7 @@ ORDER BY k.topic_id, k.parked_at, k.id;
 -- Takes the membership rows of items that are in one of these states (never those of a lease); of the others it
 -- says where they are.
 WITH found AS MATERIALIZED (SELECT id, topic_id, priority, deliver_at FROM item WHERE id = ANY ($1::uuid[])),
-ready_places AS MATERIALIZED (
-    SELECT found.id, q.place FROM found CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM ready
-        WHERE ready.topic_id = found.topic_id AND ready.priority = found.priority
-            AND ready.deliver_at = found.deliver_at
-            AND ready.id = found.id OFFSET 0) AS q
-    ORDER BY q.place),
-deferred_places AS MATERIALIZED (
-    SELECT found.id, q.place FROM found CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM deferred WHERE deferred.due_at = found.deliver_at
-            AND deferred.id = found.id OFFSET 0) AS q),
+{places_part}
 parked_places AS MATERIALIZED (
     SELECT w.id, q.place, q.reason FROM unnest($1::uuid[]) AS w(id)
     CROSS JOIN LATERAL (SELECT ctid AS place, reason FROM parked WHERE parked.id = w.id OFFSET 0) AS q),

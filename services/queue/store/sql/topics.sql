@@ -263,12 +263,8 @@ LEFT JOIN LATERAL (
 id::text AS id_text, priority, attempts, max_attempts, enqueued_at, deliver_at, expires_at, lease_s, at_most_once,
 managed, payload, metadata, inputs, headers, ack_context, error, fairness_key
 
--- name: item(id)
-SELECT {item_columns:i}, t.name AS topic, n.name AS namespace, a.name AS ack_topic,
-    an.name AS ack_namespace,
-    CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
-        ELSE coalesce(p.reason, 'leased') END AS state
-FROM item i
+-- part: around_part
+-- What is shown of an item `i` beside its own columns: the names of its topics and namespaces, and where it stands.
 CROSS JOIN LATERAL (SELECT name FROM topic WHERE topic.topic_id = i.topic_id OFFSET 0) AS t
 CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = i.namespace_id OFFSET 0) AS n
 LEFT JOIN LATERAL (SELECT name, namespace_id FROM topic WHERE topic.topic_id = i.ack_topic_id OFFSET 0) AS a ON true
@@ -279,6 +275,15 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT id FROM deferred WHERE deferred.due_at = i.deliver_at AND deferred.id = i.id OFFSET 0) AS d ON true
 LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
+
+-- columns: around_columns
+t.name AS topic, n.name AS namespace, a.name AS ack_topic, an.name AS ack_namespace,
+CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed' ELSE coalesce(p.reason, 'leased') END AS state
+
+-- name: item(id)
+SELECT {item_columns:i}, {around_columns}
+FROM item i
+{around_part}
 WHERE i.id = $1::uuid;
 
 -- name: page(namespace, topic, state, after_id, limit, scan_max, bytes_max)
@@ -289,21 +294,9 @@ SELECT * FROM (SELECT *, count(*) OVER () AS there, row_number() OVER by_id AS n
         + coalesce(octet_length(headers), 0) + coalesce(octet_length(ack_context), 0)
         + coalesce(octet_length(error), 0) + 1000) OVER by_id AS bytes_so_far
 FROM (SELECT * FROM (
-    SELECT i.id, {item_columns:i}, t.name AS topic, n.name AS namespace, a.name AS ack_topic,
-        an.name AS ack_namespace,
-        CASE WHEN r.id IS NOT NULL THEN 'ready' WHEN d.id IS NOT NULL THEN 'delayed'
-            ELSE coalesce(p.reason, 'leased') END AS state
+    SELECT i.id, {item_columns:i}, {around_columns}
     FROM (SELECT * FROM item WHERE id > $4::uuid ORDER BY id LIMIT $6::int) AS i
-    CROSS JOIN LATERAL (SELECT name FROM topic WHERE topic.topic_id = i.topic_id OFFSET 0) AS t
-    CROSS JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = i.namespace_id OFFSET 0) AS n
-    LEFT JOIN LATERAL (SELECT name, namespace_id FROM topic WHERE topic.topic_id = i.ack_topic_id OFFSET 0) AS a ON true
-    LEFT JOIN LATERAL (SELECT name FROM namespace WHERE namespace.namespace_id = a.namespace_id OFFSET 0) AS an ON true
-    LEFT JOIN LATERAL (
-        SELECT id FROM ready WHERE ready.topic_id = i.topic_id AND ready.priority = i.priority
-            AND ready.deliver_at = i.deliver_at AND ready.id = i.id OFFSET 0) AS r ON true
-    LEFT JOIN LATERAL (
-        SELECT id FROM deferred WHERE deferred.due_at = i.deliver_at AND deferred.id = i.id OFFSET 0) AS d ON true
-    LEFT JOIN LATERAL (SELECT reason FROM parked WHERE parked.id = i.id OFFSET 0) AS p ON true
+    {around_part}
     WHERE n.name = $1::text AND ($2::text IS NULL OR t.name = $2::text)) AS v
 WHERE $3::text IS NULL OR v.state = $3::text
 ORDER BY v.id LIMIT $5::int) AS found

@@ -74,5 +74,20 @@ def test_a_list_of_columns_stands_once_for_all_files(tmp_path: Path) -> None:
 
 
 def test_a_list_of_columns_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no list of columns item_columns"):
+    with pytest.raises(ValueError, match="named item_columns"):
         load(write(tmp_path, file="-- name: all()\nSELECT {item_columns} FROM item;"))
+
+
+def test_a_part_stands_once_for_all_files_and_its_comment_is_not_sent(tmp_path: Path) -> None:
+    one = (
+        "-- part: found_part\n-- It was asked for.\nfound AS (\n    SELECT $1::int AS x)\n\n-- name: no()\nSELECT;"
+    )
+    two = "-- name: some(x)\nWITH {found_part}\nSELECT x FROM found;\n\n-- name: all()\nSELECT 1;"
+    statements = load(write(tmp_path, one=one, two=two))
+    assert statements.some.text == "WITH found AS (\n    SELECT $1::int AS x)\nSELECT x FROM found"
+    assert statements.all.text == "SELECT 1"
+
+
+def test_a_part_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="named found_part"):
+        load(write(tmp_path, file="-- name: all()\nWITH {found_part} SELECT 1;"))
