@@ -285,6 +285,7 @@ class Audited:
             return None
         kind, parts = named
         verb = parts.get("verb") or asked.get("kind")
+        verb = verb if isinstance(verb, str) else ""
         client = (scope.get("client") or ("",))[0]
         forwarded = headers.get(b"x-forwarded-for", b"").decode("latin-1")[:100]
         given = asked.get("id") or asked.get("request_id")
@@ -334,9 +335,10 @@ def _named(scope: Scope) -> _Named | None:
 
 
 def _read(parts: Sequence[Message]) -> dict[str, Any]:
+    """What a body says, or nothing where it is no object: it has not been checked yet."""
     try:
         found = msgspec.json.decode(b"".join(part.get("body", b"") for part in parts))
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -285,3 +285,26 @@ async def test_a_token_is_named_by_its_id_and_sees_its_own_namespaces(
         assert (await get("/v1/audit", headers=mine)).status_code == 422
         assert (await get("/v1/audit", params={"namespace": "b"}, headers=mine)).status_code == 404
         assert (await get("/v1/audit", params={"cursor": "x"}, headers=headers)).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff",
+        b"[" * 20_000,
+        b"{",
+        b'{"kind": 5}',
+        b'{"topic": "a\\u0000b"}',
+        b'{"topic": ["a"], "id": {"b": 1}}',
+        b'{"kind": "cancel", "filter": {"topic": "\\ud800"}}',
+    ],
+)
+@pytest.mark.parametrize("path", ["topics/pause", "operations"])
+async def test_a_body_that_says_nothing_is_refused_as_without_a_log(
+    queue_service: Service, path: str, body: bytes
+) -> None:
+    """An entry begins before anybody has checked what it is of."""
+    json = {"content-type": "application/json"}
+    answer = await queue_service.client.post(f"{NS}/{path}", content=body, headers=json)
+    assert answer.status_code in (400, 422), answer.text
+    assert await listed(queue_service) == []
