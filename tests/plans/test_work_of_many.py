@@ -21,13 +21,13 @@ TOPIC, ACKS = 1, 2
 
 SCENE = """
 INSERT INTO topic (namespace_id, name) VALUES (1, 'work'), (1, 'acks');
-INSERT INTO item (id, namespace_id, topic_id, priority, max_attempts, enqueued_at, deliver_at, lease_s, at_most_once,
-    managed, remembered, payload)
+INSERT INTO item (id, namespace_id, topic_id, priority, max_attempts, enqueued_at, deliver_at, lease_s,
+    at_most_once, managed, remembered, payload)
 SELECT lpad(to_hex(n), 32, '0')::uuid, 1, 1, 0, 0, shard_now(), shard_now(), 60, false, false, false, '{}'
 FROM generate_series(1, 400) AS n;
 INSERT INTO parked SELECT id, 1, 1, 'disabled', false, shard_now() FROM item;
-INSERT INTO item (id, namespace_id, topic_id, priority, max_attempts, enqueued_at, deliver_at, lease_s, at_most_once,
-    managed, remembered, payload, idempotency_key, ack_topic_id)
+INSERT INTO item (id, namespace_id, topic_id, priority, max_attempts, enqueued_at, deliver_at, lease_s,
+    at_most_once, managed, remembered, payload, idempotency_key, ack_topic_id)
 SELECT lpad(to_hex(4096 + n), 32, '0')::uuid, 1, 1, 0, 0, shard_now(), shard_now(), 60, false, false, true, '{}',
     'key-' || n, 2
 FROM generate_series(1, 400) AS n;
@@ -52,7 +52,7 @@ SET client_min_messages = notice;
 
 @pytest.fixture
 async def shard(databases: Databases) -> AsyncIterator[Any]:
-    """A new shard with `MANY` disabled items, as a service's connection sees it; whose plans know of no rows yet."""
+    """A new shard with `MANY` disabled items, as a service sees it; its plans know of no rows yet."""
     database = await databases.create(queue_shards=1, dag_shards=1)
     connection = await asyncpg.connect(database.dsn, server_settings={**PINNED, "search_path": "queue_000"})
     await connection.execute(SCENE)
