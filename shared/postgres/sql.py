@@ -5,8 +5,8 @@ wrong number of arguments; `tests/contract/test_statements.py` prepares every bl
 The idea is aiosql's and procrastinate's; arguments are bound by keyword.
 
 A list of columns that several statements have stands once, under `-- columns: dag_columns`, and is put in the
-place of `{dag_columns}` everywhere in the directory; `{dag_columns:d}` puts `d.` before the name of each. Other text
-that several statements have stands once under `-- part: places_part`, and is put in the place of `{places_part}`.
+place of `{dag_columns}` everywhere in the directory; `{dag_columns:d}` puts `d.` before the name of each. Other
+text that several statements have stands once under `-- part: places_part`, in the place of `{places_part}`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def load(*directories: Path) -> Statements:
     """Read every `*.sql` file of these directories.
 
     Raises:
-        ValueError: a header and its body disagree, two blocks share a name, or what a placeholder names is not there.
+        ValueError: a header and its body disagree, two blocks share a name, or what is put in is not there.
     """
     found: dict[str, Statement] = {}
     texts = {
