@@ -121,6 +121,7 @@ class AuditLog:
         log.info("an operator's call", **entry)
         for shard in self._homes():
             try:
+                shard.pool.admit()  # the call itself is refused there; it does not wait for this either
                 rows = await shard.pool.fetch(SQL.begin_audit_entry, call=call, **entry)
             except Unavailable as refusal:
                 if refusal.outcome == "unknown":  # it may be there, beside the one on the next shard
@@ -190,6 +191,7 @@ class AuditLog:
     async def _write(self, begun: Begun, statement: Statement, **values: Any) -> None:
         values["call"] = begun.call
         try:
+            begun.shard.pool.admit()
             await begun.shard.pool.fetch(statement, **values)
         except ServiceError:
             self._leave(begun.shard, statement, values)

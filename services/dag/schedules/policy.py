@@ -12,7 +12,6 @@ Decision = Literal["started", "skipped", "buffered"]
 
 # Slots that wait for a run to end, at most, by overlap policy; a new one beyond that is left out.
 BUFFERED_MAX: Final = {"buffer_one": 1, "buffer_all": 100, "cancel_other": 1}
-ENDS_OTHERS: Final = frozenset({"cancel_other", "terminate_other"})
 
 
 @dataclass(frozen=True, slots=True)
