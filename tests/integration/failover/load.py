@@ -118,6 +118,13 @@ class Load:
                 f"no progress: {missing()} of {wanted} from {before}; late {self.log.late}"
             ) from error
 
+    async def until_done(self, what: str, since: float) -> None:
+        """Until a call that was sent since then was answered as done."""
+        try:
+            await self._until(lambda: bool(self.log.done(what, since)))
+        except TimeoutError as error:
+            raise AssertionError(f"no {what} was done; late {self.log.late}") from error
+
     async def until_refused(self, what: str, since: float) -> None:
         """Until a call that was sent since then was answered as not done."""
         try:

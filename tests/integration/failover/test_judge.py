@@ -6,13 +6,18 @@ from typing import Any
 import pytest
 
 from headgate._ids import IdMaker
+from tests.integration.failover.jobs import Logs, Throttles, Uniques
 from tests.integration.failover.judge import judge, missing
 from tests.integration.failover.load import LEASE_S, Delivery, Log, Sent
 from tests.integration.failover.runs import Run, Runs
 from tests.integration.failover.verb import Verb
 from tests.integration.failover.verbs import Limits, Ticks, Values
 from tests.worlds.facts import Delivery as Leased
-from tests.worlds.limit_facts import Limited
+from tests.worlds.facts import Sent as Queued
+from tests.worlds.facts import Word
+from tests.worlds.job_facts import Logged, Shown, Told
+from tests.worlds.limit_facts import Limited, Throttled
+from tests.worlds.unique_facts import Taken
 from tests.worlds.value_facts import Read, Write
 
 CUT_S = 100.0
@@ -157,6 +162,77 @@ def test_more_items_of_a_limited_topic_than_may_be_leased_at_once(at: float, cut
             Leased(id_, "north", "limited-1", id_, f"token {number}", 1, LEASE_S, at, at + 0.1)
         )
     assert bool(judge(Log(verbs=[limits]), cut_s)) is (cut_s is None or at < cut_s)
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("written", [BEFORE, AFTER])
+@pytest.mark.parametrize("cut_s", [CUT_S, None])
+def test_lines_of_a_log_that_were_written_and_are_gone(shard: int, written: float, cut_s: float | None) -> None:
+    logs = a(Logs, shard)
+    line = {"text": "a line", "at": datetime.fromtimestamp(written, UTC).isoformat()}
+    logs.facts.logged.append(Logged("I", "north", "token", 1, ["a line"], True, {("ok", "written")}))
+    logs.answered["token", 1] = written
+    logs.facts.logs["I"] = [line]
+    assert judge(Log(verbs=[logs]), cut_s) == []
+    logs.facts.logs["I"] = [line, line]
+    assert any("2 times" in fault for fault in judge(Log(verbs=[logs]), cut_s))
+    logs.facts.logs["I"] = []
+    may_be = shard == 1 and written == AFTER and cut_s is not None
+    assert bool(judge(Log(verbs=[logs]), cut_s)) is not may_be
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("told", [BEFORE, AFTER])
+@pytest.mark.parametrize("cut_s", [CUT_S, None])
+def test_progress_that_was_told_and_is_not_shown(shard: int, told: float, cut_s: float | None) -> None:
+    logs = a(Logs, shard)
+    logs.facts.logged.append(Logged("I", "north", "token", 1, [], True, {("ok", "written")}))
+    logs.history.delivered(Leased("I", "north", logs.topic, "I", "token", 1, LEASE_S, told - 1, told - 0.5))
+    logs.facts.told.append(Told("I", "token", "half", "ok", "extended", told, told + 0.1))
+    logs.facts.shown.append(Shown("I", "north", "leased", 1, "half", told + 0.2, told + 0.3))
+    assert judge(Log(verbs=[logs]), cut_s) == []
+    logs.facts.shown.append(Shown("I", "north", "leased", 1, None, told + 0.4, told + 0.5))
+    may_be = shard == 1 and told == AFTER and cut_s is not None
+    assert bool(judge(Log(verbs=[logs]), cut_s)) is not may_be
+
+
+def test_lines_that_were_written_under_a_guessed_token() -> None:
+    logs = a(Logs, 0)
+    logs.facts.logged.append(Logged("I", "north", "token", 1, [], True, {("ok", "written")}))
+    logs.facts.logged.append(Logged("I", "north", "guessed", 1, ["evil"], False, {("ok", "lease_lost")}))
+    assert judge(Log(verbs=[logs]), None) == []
+    logs.facts.logged[1].known.add(("ok", "written"))
+    assert any("not its holder's" in fault for fault in judge(Log(verbs=[logs]), None))
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("said", [BEFORE, AFTER])
+@pytest.mark.parametrize("cut_s", [CUT_S, None])
+def test_an_item_of_a_throttled_topic(shard: int, said: float, cut_s: float | None) -> None:
+    throttles = a(Throttles, shard)
+    place = "north", throttles.topic
+    throttles.facts.throttles.append(Throttled(place, "", said + 2, said + 6))
+    throttles.answered[0] = said
+    throttles.history.delivered(Leased("I", *place, "I", "token", 1, LEASE_S, said + 6, said + 7))
+    assert judge(Log(verbs=[throttles]), cut_s) == []
+    throttles.history.delivered(Leased("J", *place, "J", "another", 1, LEASE_S, said + 3, said + 4))
+    may_be = shard == 1 and said == AFTER and cut_s is not None
+    assert bool(judge(Log(verbs=[throttles]), cut_s)) is not may_be
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("taken", [BEFORE, AFTER])
+@pytest.mark.parametrize("cut_s", [CUT_S, None])
+def test_a_unique_key_that_two_items_had(shard: int, taken: float, cut_s: float | None) -> None:
+    uniques = a(Uniques, shard)
+    for number, at in enumerate((taken, taken + 1)):
+        sent = Queued(f"item {number}", "north", uniques.topic, {}, f"item {number}")
+        uniques.facts.items.append(Taken(uniques.place, sent, f"item {number}", at, at + 0.5))
+    may_be = shard == 1 and taken == AFTER and cut_s is not None
+    assert any("two were there at once" in fault for fault in judge(Log(verbs=[uniques]), cut_s)) is not may_be
+    acked = taken + 0.6
+    uniques.history.said(Word("ack", "north", "item 0", "token", "info", "", acked, acked))
+    assert judge(Log(verbs=[uniques]), cut_s) == []
 
 
 @pytest.mark.parametrize("shard", [0, 1])

@@ -10,6 +10,7 @@ from headgate.errors import HeadgateError
 InTime = Callable[[str], AbstractAsyncContextManager[None]]
 
 LOSSY = 1  # the shard that may be what its standby had heard of
+HEARD_S = 2.0  # what is set is in force everywhere within a second
 _AGAIN_S = 0.2
 # Beside the load itself: a sick shard is to be met by each, not to be flooded.
 _PAUSE_S = 1.0

@@ -1,4 +1,5 @@
-"""What else a tenant does under the load, and what of it may be missing: values, schedules, limits, runs.
+"""What else a tenant does under the load, and what of it may be missing: values, schedules, limits, runs, and what
+jobs do (`jobs`).
 
 Each verb goes on by itself until the load is over, then lets go; most are judged by the facts of random worlds.
 Another joins by a class and a place in `VERBS`.
@@ -16,8 +17,9 @@ from headgate import AsyncClient
 from headgate import _ids as ids
 from headgate._ids import shard_of
 from headgate.errors import DagFinished, HeadgateError, VersionConflict
+from tests.integration.failover import jobs
 from tests.integration.failover.runs import Runs
-from tests.integration.failover.verb import LOSSY, InTime, Verb
+from tests.integration.failover.verb import HEARD_S, LOSSY, InTime, Verb
 from tests.worlds import limit_facts, schedule_facts, value_facts
 from tests.worlds.facts import Delivery, History, Sent, Word
 from tests.worlds.limit_facts import Limited, LimitFacts
@@ -26,7 +28,6 @@ from tests.worlds.value_facts import Cell, Read, Write
 
 _INTERVAL_S = 3
 _LEASE_S = 10.0
-_HEARD_S = 2.0  # what is set is in force everywhere within a second
 _ROOM = 3
 _make = ids.IdMaker().make
 
@@ -133,7 +134,7 @@ class Limits(Verb):
     async def begin(self) -> None:
         await self.client.limits.put(self._topic, concurrency=_ROOM)
         place, given = (self.tenant, self._topic), {"concurrency": float(_ROOM)}
-        await asyncio.sleep(_HEARD_S)
+        await asyncio.sleep(HEARD_S)
         self.facts.limits.append(Limited(place, given, time.monotonic()))
 
     async def step(self) -> None:
@@ -177,4 +178,4 @@ class Limits(Verb):
             yield f"nothing came of {self.tenant}'s {self._topic}"
 
 
-VERBS: tuple[type[Verb], ...] = (Values, Ticks, Limits, Runs)
+VERBS: tuple[type[Verb], ...] = (Values, Ticks, Limits, Runs, *jobs.VERBS)

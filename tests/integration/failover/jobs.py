@@ -1,0 +1,240 @@
+"""What jobs do beside their work, under the load: they log, tell how far they have come, throttle, and are one of
+a unique key at a time."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from headgate import AsyncClient
+from headgate import _ids as ids
+from headgate.errors import NotFound
+from shared.shards.map_file import SLOTS, slot_of
+from tests.integration.failover.load import SHARDS
+from tests.integration.failover.verb import HEARD_S, LOSSY, InTime, Verb
+from tests.worlds import job_facts, limit_facts, unique_facts
+from tests.worlds.facts import Delivery, History, Sent, Word
+from tests.worlds.job_facts import JobFacts, Logged, Shown, Told
+from tests.worlds.limit_facts import LimitFacts, Throttled
+from tests.worlds.unique_facts import Taken, UniqueFacts
+
+_LEASE_S = 10.0
+_THROTTLE_S = 6.0
+_GUESSED = "01234567-89ab-4cde-8f01-23456789abcd"
+_make = ids.IdMaker().make
+
+
+def _home(tenant: str, name: str) -> int:
+    """The shard on which the queue keeps what it knows of a topic, or of a key."""
+    return slot_of(tenant, name) * SHARDS // SLOTS
+
+
+class Worked(Verb):
+    """A topic whose items are of this shard, taken one by one and written down as the facts of worlds."""
+
+    topic = ""
+
+    def __init__(self, tenant: str, client: AsyncClient, shard: int, in_time: InTime) -> None:
+        super().__init__(tenant, client, shard, in_time)
+        self.history = History()
+        # Whatever is kept for the topic is on this shard as well.
+        names = (f"{type(self).__name__.lower()}-{shard}-{n}" for n in count())
+        self.topic = next(name for name in names if _home(tenant, name) == shard)
+        self._serial = count(1)
+
+    async def enqueue(self, **given: Any) -> None:
+        made = _make(self.shard)[0]
+        async with self.in_time(f"enqueue for {self.topic}"):
+            await self.client.enqueue([{"topic": self.topic, "id": made, "payload": {}, **given}])
+
+    async def take(self, number: int) -> list[Any]:
+        leased: list[Any] = []
+        sent = time.monotonic()
+        async with self.in_time(f"dequeue {self.topic}"):
+            leased = await self.client.dequeue({self.topic: number}, wait_s=0.1, lease_s=_LEASE_S)
+        now = time.monotonic()
+        for item in leased:
+            body = {"topic": self.topic, "fairness_key": item.payload.get("key", "")}
+            self.history.sent[item.id] = Sent(item.id, self.tenant, self.topic, body, item.id)
+            place = self.tenant, self.topic, item.id, item.lease_token, item.attempt
+            self.history.delivered(Delivery(item.id, *place, _LEASE_S, sent, now))
+        return leased
+
+    async def ack(self, item: Any) -> None:
+        self._said("ack", item)
+        async with self.in_time(f"ack of {self.topic}"):
+            await self.client.ack([item.ack()])
+
+    def _said(self, verb: str, item: Any, **given: Any) -> None:
+        """Whatever is answered: it may be done from now on."""
+        now = time.monotonic()
+        self.history.said(Word(verb, self.tenant, item.id, item.lease_token, "info", "", now, now, given))
+
+    def _may_be_lost(self, answered: float, cut_s: float | None) -> bool:
+        return cut_s is not None and self.shard == LOSSY and answered >= cut_s
+
+
+class Logs(Worked):
+    """Each job writes lines, some of them twice, tells how far it is, and looks at what is shown of that."""
+
+    def __init__(self, tenant: str, client: AsyncClient, shard: int, in_time: InTime) -> None:
+        super().__init__(tenant, client, shard, in_time)
+        self.facts = JobFacts()
+        self.answered: dict[tuple[str, int], float] = {}
+
+    async def step(self) -> None:
+        await self.enqueue()
+
+    async def work(self) -> None:
+        for item in await self.take(2):
+            for number in (1, 2):
+                await self._write(item, item.lease_token, number)
+            await self._write(item, _GUESSED, next(self._serial))
+            await self._tell(item)
+            await self.ack(item)
+
+    async def _write(self, item: Any, token: str, number: int) -> None:
+        texts = [f"{item.id} {token[:8]} line {next(self._serial)}" for _ in range(2)]
+        is_own = token == item.lease_token
+        one = Logged(item.id, self.tenant, token, number, texts, is_own)
+        self.facts.logged.append(one)
+        batch = {"id": item.id, "lease_token": token, "attempt": item.attempt, "number": number}
+        batch["lines"] = [{"text": text} for text in texts]
+        for _ in range(2):  # as a worker does that was not answered; under its number that is one call
+            known: tuple[Any, str] = ("info", "")
+            async with self.in_time(f"write a log on {self.shard}"):
+                [result] = await self.client.logs.write([batch])
+                if result.status != "refused":
+                    known = ("ok", result.status)
+                    self.answered.setdefault((token, number), time.monotonic())
+            one.known.add(known)
+
+    async def _tell(self, item: Any) -> None:
+        sent, note = time.monotonic(), f"{item.id} {next(self._serial)}"
+        self._said("extend", item, lease_s=_LEASE_S)
+        status = ""
+        async with self.in_time(f"tell of progress on {self.shard}"):
+            told: Any = {"id": item.id, "lease_token": item.lease_token, "lease_s": _LEASE_S}
+            [result] = await self.client.extend([told | {"progress": {"done": 1, "note": note}}])
+            status = result.status
+        known: Any = "ok" if status and status != "refused" else "info"
+        self.facts.told.append(
+            Told(item.id, item.lease_token, note, known, status if known == "ok" else "", sent, time.monotonic())
+        )
+        async with self.in_time(f"look at a job on {self.shard}"):
+            asked = time.monotonic()
+            with suppress(NotFound):
+                view = await self.client.item(item.id)
+                shown = view.progress.note if view.progress is not None else None
+                when = asked, time.monotonic()
+                self.facts.shown.append(Shown(item.id, self.tenant, view.state, view.attempt, shown, *when))
+
+    async def close(self) -> None:
+        for item_id in dict.fromkeys(one.item for one in self.facts.logged):
+            lines = await self.client.logs.all(item_id)
+            self.facts.logs[item_id] = [line.model_dump(mode="json") for line in lines]
+
+    def faults(self, cut_s: float | None) -> Iterator[str]:
+        judged = JobFacts(shown=self.facts.shown, logs=self.facts.logs)
+        for one in self.facts.logged:
+            is_lost = self._may_be_lost(self.answered.get((one.token, one.number), 0.0), cut_s) and one.is_own
+            judged.logged.append(replace(one, known={("info", "")} if is_lost else one.known))
+        for told in self.facts.told:
+            is_lost = self._may_be_lost(told.done, cut_s)
+            judged.told.append(replace(told, known="info", status="") if is_lost else told)
+        yield from (f"{self.tenant}'s {self.topic}: {fault}" for fault in job_facts.judge(judged, self.history))
+        if not any(one.is_written for one in self.facts.logged):
+            yield f"{self.tenant}'s {self.topic}: nobody has logged anything"
+
+
+class Throttles(Worked):
+    """Now and then a worker gives an item back, and nothing more of the topic, or of its key, is to come."""
+
+    def __init__(self, tenant: str, client: AsyncClient, shard: int, in_time: InTime) -> None:
+        super().__init__(tenant, client, shard, in_time)
+        self.facts = LimitFacts()
+        self.answered: dict[int, float] = {}  # of each throttle, by its place
+        self._taken = count()
+        self._is_over = False
+
+    async def step(self) -> None:
+        key = f"key{next(self._serial) % 2}"
+        await self.enqueue(payload={"key": key}, fairness_key=key)
+
+    async def work(self) -> None:
+        for leased in await asyncio.gather(self.take(2), self.take(1)):
+            for item in leased:
+                taken = next(self._taken)
+                if taken % 4 == 0 and not self._is_over:
+                    await self._throttle(item, item.payload["key"] if taken % 8 else "")
+                else:
+                    await self.ack(item)
+
+    async def _throttle(self, item: Any, key: str) -> None:
+        """It is given back whatever becomes of the throttle, so what counts is what is shown."""
+        sent, place = time.monotonic(), (self.tenant, self.topic)
+        self._said("nack", item)
+        given: Any = {"throttle_s": _THROTTLE_S} | ({"throttle_key": key} if key else {})
+        async with self.in_time(f"throttle {self.topic}"):
+            back = {"id": item.id, "lease_token": item.lease_token, "delay_s": 0.0, "costs_attempt": False}
+            [result] = await self.client.nack([back | given])
+            shown = await self.client.limits.get(self.topic) if result.status == "requeued" else None
+            keys = [] if shown is None else [one.key for one in shown.throttled_keys]
+            stands = shown is not None and (key in keys if key else shown.throttled_until is not None)
+            if stands and not self._is_over:
+                now = time.monotonic()
+                self.answered[len(self.facts.throttles)] = now
+                self.facts.throttles.append(Throttled(place, key, now + HEARD_S, sent + _THROTTLE_S))
+
+    async def end(self) -> None:
+        self._is_over = True
+        self.facts.lifts((self.tenant, self.topic), None, time.monotonic())
+        await self.client.limits.unthrottle(self.topic)
+
+    def faults(self, cut_s: float | None) -> Iterator[str]:
+        stand = [
+            throttled
+            for nth, throttled in enumerate(self.facts.throttles)
+            if not self._may_be_lost(self.answered[nth], cut_s)
+        ]
+        yield from limit_facts.judge(LimitFacts(throttles=stand), self.history)
+        if not self.facts.throttles:
+            yield f"{self.tenant}'s {self.topic} was never throttled"
+
+
+class Uniques(Worked):
+    """Several want one key, which one item at a time has."""
+
+    def __init__(self, tenant: str, client: AsyncClient, shard: int, in_time: InTime) -> None:
+        super().__init__(tenant, client, shard, in_time)
+        self.facts = UniqueFacts()
+        keys = (f"one-{n}" for n in count())
+        self.place = tenant, next(key for key in keys if _home(tenant, key) == shard)
+
+    async def step(self) -> None:
+        await asyncio.gather(self._want(), self._want())
+
+    async def _want(self) -> None:
+        began = time.monotonic()
+        item: Any = {"topic": self.topic, "payload": {}, "idempotency_key": self.place[1], "unique": True}
+        async with self.in_time(f"enqueue of a unique key on {self.shard}"):
+            [result] = await self.client.enqueue([item], make_ids=False)
+            if result.status == "enqueued":
+                sent = Sent(result.id, self.tenant, self.topic, {"topic": self.topic}, result.id)
+                self.facts.items.append(Taken(self.place, sent, result.id, began, time.monotonic()))
+
+    async def work(self) -> None:
+        for item in await self.take(1):
+            await self.ack(item)
+
+    def faults(self, cut_s: float | None) -> Iterator[str]:
+        items = [taken for taken in self.facts.items if not self._may_be_lost(taken.done, cut_s)]
+        yield from unique_facts.judge(UniqueFacts(items=items), self.history, is_inside=False)
+        if not self.facts.items:
+            yield f"{self.tenant}'s key {self.place[1]} was never taken"
+
+
+VERBS: tuple[type[Verb], ...] = (Logs, Throttles, Uniques)
