@@ -210,10 +210,9 @@ def chosen(parts: Sequence[str]) -> list[Mutation]:
 
 def write(found: Iterable[Found]) -> None:
     """Put what came of these in the place of what the page said; of the others it says what it said."""
-    text = _PAGE.read_text()
-    before, _, rest = text.partition(_BEGIN)
-    table, _, after = rest.partition(_END)
-    rows = {line.split(" | ")[0].removeprefix("| "): line for line in table.splitlines() if line.startswith("| ")}
+    before, _, rest = _PAGE.read_text().partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    rows = _rows()
     for one in found:
         what = _ID.sub(" an id", one.what).strip().replace("|", "\\|")[:110]
         seed = _NONE if one.seed is None else str(one.seed)
@@ -221,3 +220,14 @@ def write(found: Iterable[Found]) -> None:
     lines = [rows[name] for name in NAMES if name in rows]
     made = "\n".join(["| mutation | seed | worlds | after | what it showed |", "|---|---|---|---|---|", *lines])
     _PAGE.write_text(f"{before}{_BEGIN}\n\n{made}\n\n{_END}{after}")
+
+
+def read() -> list[str]:
+    """The mutations of which the page says what worlds found."""
+    return [name for name in _rows() if name != "mutation"]
+
+
+def _rows() -> dict[str, str]:
+    _, _, rest = _PAGE.read_text().partition(_BEGIN)
+    table, _, _ = rest.partition(_END)
+    return {line.split(" | ")[0].removeprefix("| "): line for line in table.splitlines() if line.startswith("| ")}

@@ -21,7 +21,9 @@ Where to look
     value_verbs      verbs of values that a DAG's jobs share
     schedule_verbs   verbs of schedules
     run_verbs        verbs of runs of workflows, and a worker that replays their code
+    limit_verbs      verbs of limits and throttles; `limit_scenes` have topics of their own
     token_verbs      verbs of callers who may not; `tokens` is their file
+    forged_verbs     verbs of callers who say what is not theirs to say
     faults           what befalls processes and shards
     facts, dag_facts what clients know of items and of DAGs
     value_facts      what they wrote and read of values, and what that may not show

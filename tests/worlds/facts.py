@@ -175,6 +175,7 @@ class History:
         self.cuts: set[float] = (
             set()
         )  # when connections to shards ended: what was claimed over them nobody was told
+        self.moves = self.moved = 0  # changes of the shard map that were begun, and that are over
         self.gates: list[Gate] = []
         self.left: dict[str, str] = {}  # what is there in the end, in which state
         self.made: set[str] = set()  # of what was there, items that the services made: of nodes, and of ends

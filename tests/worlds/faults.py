@@ -67,7 +67,7 @@ async def end_backends(world: Any, rng: Random) -> None:
 async def add_shard(world: Any, rng: Random) -> None:
     if world.stage.unused_shards:
         number = world.stage.unused_shards.pop(0)
-        await _command(world, "add", str(number), "--dsn", world.stage.database.dsn, "--yes")
+        await change(world, "add", str(number), "--dsn", world.stage.database.dsn, "--yes")
 
 
 @verb(0.5, is_inside)
@@ -75,7 +75,7 @@ async def change_map(world: Any, rng: Random) -> None:
     """Shards are drained, opened again and removed, and slots go elsewhere."""
     number = str(rng.randint(0, 3))
     commands = [("drain", number), ("undrain", number), ("remove", number), ("slots", "--rebalance")]
-    await _command(world, *rng.choice(commands), "--yes")
+    await change(world, *rng.choice(commands), "--yes")
 
 
 @verb(0.8, is_inside, since=2)
@@ -83,10 +83,16 @@ async def move_shard(world: Any, rng: Random) -> None:
     """A whole shard goes to another server, or back, under whatever is done to it."""
     places = (world.stage.database.dsn, world.stage.other.dsn)
     shard = rng.choice(world.stage.addresses()["queue"])
-    await _command(world, "move", str(shard.number), "--to", places[shard.dsn == places[0]], "--yes")
+    await change(world, "move", str(shard.number), "--to", places[shard.dsn == places[0]], "--yes")
 
 
-async def _command(world: Any, *argv: str) -> None:
+async def change(world: Any, *argv: str) -> None:
+    world.history.moves += 1
+    await _do(world, *argv)
+    world.history.moved += 1
+
+
+async def _do(world: Any, *argv: str) -> None:
     if argv[0] == "move":
         world.history.cuts.add(world.now_s)
     code, said = await world.stage.shards(*argv)

@@ -51,7 +51,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What an item showed of its progress."""
+    """What an item showed of its progress; the note `behind` had been told by then, whatever the clock says."""
 
     item: str
     namespace: str
@@ -60,6 +60,7 @@ class Shown:
     note: str | None
     sent: float
     done: float
+    behind: str = ""
 
 
 @dataclass
@@ -122,7 +123,11 @@ def _progress(facts: JobFacts, history: History, shown: Shown) -> Iterator[str]:
             yield f"its holder told nothing of this: {shown}, {mine}"
     for holder in holders.values():
         certain = [
-            one for one in told if one.token == holder.token and one.status == "extended" and one.done < shown.sent
+            one
+            for one in told
+            if one.token == holder.token
+            and one.status == "extended"
+            and (one.done < shown.sent or one.note == shown.behind)
         ]
         if certain and held_at(history, holder, shown.done):
             last = max(one.sent for one in certain)

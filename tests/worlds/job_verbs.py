@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.worlds.facts import Delivery, Word
 from tests.worlds.job_facts import Logged, Shown, Told
-from tests.worlds.queue_verbs import GUESSED, has_held, has_items
+from tests.worlds.queue_verbs import GUESSED, has_held, has_items, say
 from tests.worlds.registry import verb
 from tests.worlds.world_names import NAMESPACES
 
@@ -67,6 +67,10 @@ async def _write(world: Any, rng: Random, namespace: str, sent: list[tuple[Deliv
 @verb(1.5, has_held, since=4)
 async def tell_progress(world: Any, rng: Random) -> None:
     namespace, chosen = _own(world, rng, rng.randint(1, 2))
+    await _tell(world, rng, namespace, chosen)
+
+
+async def _tell(world: Any, rng: Random, namespace: str, chosen: list[Delivery]) -> list[Told]:
     notes = [f"{held.id} {held.token[:8]} {world.serial()}" for held in chosen]
     lease_s = rng.choice((2.0, 5.0, 60.0))
     items = [
@@ -84,6 +88,16 @@ async def tell_progress(world: Any, rng: Random) -> None:
         said = {"lease_s": lease_s}
         world.history.said(Word("extend", namespace, held.id, held.token, known, status, *when, said))
         world.jobs.told.append(Told(held.id, held.token, note, known, status, *when))
+    return list(world.jobs.told[-len(chosen) :])
+
+
+@verb(2, has_held, since=7)
+async def extend_silently(world: Any, rng: Random) -> None:
+    """Who has told how far a job is extends its lease without a word of that, and it is shown as before."""
+    namespace, [held] = _own(world, rng, 1)
+    [told] = await _tell(world, rng, namespace, [held])
+    await say(world, rng, namespace, "extend", [(held, held.token, {"lease_s": 60.0})])
+    await _look(world, rng, namespace, held, told.note)
 
 
 @verb(1.5, has_held, since=4)
@@ -91,17 +105,21 @@ async def look_at_items(world: Any, rng: Random) -> None:
     """What items show of their jobs; a stranger is shown nothing of them."""
     namespace, chosen = _own(world, rng, 2)
     for held in chosen:
-        answer = await world.queue(rng, namespace, f"/items/{held.id}", method="GET")
-        if answer.known == "ok":
-            view = answer.body
-            note = view["progress"]["note"] if view.get("progress") else None
-            when = answer.sent, answer.done
-            world.jobs.shown.append(Shown(held.id, namespace, view["state"], view["attempt"], note, *when))
+        await _look(world, rng, namespace, held)
         stranger = rng.choice([other for other in NAMESPACES if other != namespace])
         for path in ("", "/logs"):
             told = await world.queue(rng, stranger, f"/items/{held.id}{path}", method="GET")
             if told.known == "ok" and (not path or told.body["items"]):
                 world.fault(f"{stranger} is shown {path} of {namespace}'s {held.id}: {told.body}")
+
+
+async def _look(world: Any, rng: Random, namespace: str, held: Delivery, behind: str = "") -> None:
+    answer = await world.queue(rng, namespace, f"/items/{held.id}", method="GET")
+    if answer.known == "ok":
+        view = answer.body
+        note = view["progress"]["note"] if view.get("progress") else None
+        when = answer.sent, answer.done, behind
+        world.jobs.shown.append(Shown(held.id, namespace, view["state"], view["attempt"], note, *when))
 
 
 @verb(2, has_items, since=4)

@@ -16,26 +16,32 @@ _EPSILON = 1e-6
 
 @dataclass(slots=True)
 class Limited:
-    """Limits of a topic, as the call that set them gave them, in force at every process from `since` on."""
+    """Limits of a topic, as the call that set them gave them, in force at every process from `since` on.
+
+    `covers` are tokens of deliveries that were asked for later for certain, whatever the clock says.
+    """
 
     place: Place
     given: dict[str, float]
     since: float
     until: float = inf
+    covers: set[str] = field(default_factory=set)
 
     def holds(self, delivery: Delivery) -> bool:
         is_its = (delivery.namespace, delivery.topic) == self.place
-        return is_its and self.since < delivery.sent and delivery.done < self.until
+        is_later = self.since < delivery.sent or delivery.token in self.covers
+        return is_its and is_later and delivery.done < self.until
 
 
 @dataclass(slots=True)
 class Throttled:
-    """Nothing of a topic, or of a key of it (`key`), is handed out from `since` to `until`."""
+    """Nothing of a topic, or of a key of it (`key`), is handed out from `since` to `until`; `covers` as above."""
 
     place: Place
     key: str
     since: float
     until: float
+    covers: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -48,6 +54,9 @@ class LimitFacts:
     under_way: dict[Place, set[int]] = field(default_factory=dict)
     unsure: set[int] = field(default_factory=set)
     changed: int = 0
+    # Of topics that are scenes' alone: what stands there for certain, and those in which one goes on.
+    scenes: dict[Place, Limited | None] = field(default_factory=dict)
+    busy: set[Place] = field(default_factory=set)
 
     def changes(self, place: Place, now_s: float) -> int:
         """Somebody begins to set the limits of a topic: what stood may stand no more. This change's number.
@@ -67,10 +76,12 @@ class LimitFacts:
         """A change was answered, or nobody waits for its answer any more."""
         self.under_way[place].discard(turn)
 
-    def stands(self, turn: int, limited: Limited) -> None:
-        """It was set, and every process has heard of it; nobody else was about to set another meanwhile."""
-        if turn not in self.unsure:
-            self.limits.append(limited)
+    def stands(self, turn: int, limited: Limited) -> Limited | None:
+        """It was set, and every process has heard of it; None where somebody else was about to set another."""
+        if turn in self.unsure:
+            return None
+        self.limits.append(limited)
+        return limited
 
     def lifts(self, place: Place, key: str | None, now_s: float) -> None:
         """Somebody ends throttles: of a topic and all its keys, or of a key."""
@@ -94,7 +105,7 @@ def judge(facts: LimitFacts, history: History) -> list[str]:
             for one in came
             if (one.namespace, one.topic) == throttled.place
             and throttled.key in ("", _key(history, one))
-            and throttled.since < one.sent
+            and (throttled.since < one.sent or one.token in throttled.covers)
             and one.done < throttled.until
         ]
     return found

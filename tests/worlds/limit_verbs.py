@@ -32,30 +32,33 @@ async def limit_topic(world: Any, rng: Random) -> None:
     await set_limits(world, rng, place, given if rng.random() < 0.7 else {})
 
 
-async def set_limits(world: Any, rng: Random, place: Place, given: dict[str, float]) -> None:
+async def set_limits(world: Any, rng: Random, place: Place, given: dict[str, float]) -> Limited | None:
+    """Set them; what stands from now on for certain."""
     namespace, topic = place
-    turn, begun = world.limits.changes(place, world.now_s), _begun(world)
+    stands = None
+    turn, begun = world.limits.changes(place, world.now_s), replaced(world)
     answer = await world.queue(rng, namespace, "/topics/limits", {"topic": topic, **given}, method="PUT")
-    if answer.known == "ok" and await _heard(world, begun):
-        world.limits.stands(turn, Limited(place, given, answer.done))
+    if answer.known == "ok" and await heard(world, begun):
+        stands = world.limits.stands(turn, Limited(place, given, answer.done))
     if answer.known != "info" or world.stage.is_inside:  # else it may yet come
         world.limits.over(turn, place)
+    return stands
 
 
-def _begun(world: Any) -> int | None:
+def replaced(world: Any) -> int | None:
     """How many processes were replaced; None while one is: it may have looked before, and serve afterwards. Real
     ones hear of what is set by themselves, some time."""
     stage = world.stage
     return stage.begun if stage.is_inside and stage.begun == stage.ended else None
 
 
-async def _heard(world: Any, begun: int | None) -> bool:
+async def heard(world: Any, begun: int | None) -> bool:
     """Every process hears of what was set; whether that is certain."""
     if begun is None:
         return False
     said = [(await world.stage.step(process, _EVERYWHERE))[1] for process in list(world.stage.queues)]
     # Who cannot ask a shard goes on with what it knows; where connections were ended nobody tells which did.
-    return not any(said) and _begun(world) == begun and world.now_s not in world.history.cuts
+    return not any(said) and replaced(world) == begun and world.now_s not in world.history.cuts
 
 
 @verb(5, lambda world: any(_is_standing(one) for one in world.limits.limits), since=4)
@@ -89,22 +92,25 @@ async def throttle(world: Any, rng: Random) -> None:
     given: dict[str, Any] = {"throttle_s": rng.choice((0.5, 3.0, 20.0)), "delay_s": 0}
     given |= {"throttle_key": key} if key else {}
     token = one.token if rng.random() < 0.9 else rng.choice(world.held).token
-    begun = _begun(world)
+    begun = replaced(world)
     await say(world, rng, one.namespace, "nack", [(one, token, given)])
-    if await _heard(world, begun):
-        await _note_throttles(world, rng, (one.namespace, one.topic))
+    if await heard(world, begun):
+        await note_throttles(world, rng, (one.namespace, one.topic))
 
 
-async def _note_throttles(world: Any, rng: Random, place: Place) -> None:
+async def note_throttles(world: Any, rng: Random, place: Place) -> list[Throttled]:
     """What is shown as throttled now is so, for as long as is said."""
     namespace, topic = place
+    stand = []
     answer = await world.queue(rng, namespace, "/topics/limits", method="GET", topic=topic)
     for shown in answer.body["items"] if answer.known == "ok" else ():
         found = [("", shown["throttled_until"])] if shown["throttled_until"] else []
         found += [(throttled["key"], throttled["until"]) for throttled in shown["throttled_keys"]]
         for key, until in found:
             until_s = datetime.fromisoformat(until).timestamp()
-            world.limits.throttles.append(Throttled(place, key, answer.done, until_s))
+            stand.append(Throttled(place, key, answer.done, until_s))
+    world.limits.throttles += stand
+    return stand
 
 
 @verb(0.7, since=4)
@@ -123,7 +129,7 @@ async def lift(world: Any, rng: Random, place: Place, key: str | None) -> None:
 
 async def lift_all(world: Any, rng: Random) -> None:
     """No limit and no throttle keeps an item any more."""
-    for namespace in NAMESPACES:
-        for topic in (*TOPICS, *NODE_TOPICS):
-            await set_limits(world, rng, (namespace, topic), {})
-            await lift(world, rng, (namespace, topic), None)
+    places = [(namespace, topic) for namespace in NAMESPACES for topic in (*TOPICS, *NODE_TOPICS)]
+    for place in (*places, *world.limits.scenes):
+        await set_limits(world, rng, place, {})
+        await lift(world, rng, place, None)

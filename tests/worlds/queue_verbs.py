@@ -9,7 +9,7 @@ from tests.worlds.facts import Bulk, Delivery, End, Gate, Sent, Unheard, Word
 from tests.worlds.registry import verb
 from tests.worlds.stage import SHARDS_MAX
 from tests.worlds.wire import Answer, Known
-from tests.worlds.world_names import ENDS, NAMESPACES, NODE_TOPICS, TOPICS
+from tests.worlds.world_names import ENDS, NAMESPACES, NODE_TOPICS, SOLO_TOPIC, TOPICS
 
 _BEST_PRIORITY = -(2**31)
 GUESSED = "01234567-89ab-4cde-8f01-23456789abcd"
@@ -121,21 +121,29 @@ async def take(
     count: int,
     settle: dict[str, list[Said]] | None = None,
     chosen: list[str] | None = None,
+    at: Any = None,
+    wait_s: float | None = None,
 ) -> list[Delivery]:
-    """Lease what there is of some topics; in the same call, say something of what is leased."""
+    """Lease what there is of some topics, `at` a process or any; in the same call, say something of what is
+    leased."""
     topics = [*TOPICS, *NODE_TOPICS, ENDS]
     if chosen is None:
-        chosen = topics if world.draining else rng.sample(topics, rng.randint(1, 3))
+        narrow = {topic for place, topic in world.limits.scenes if place == namespace}
+        narrow |= {SOLO_TOPIC} if world.edition >= 7 else set()
+        chosen = [*topics, *sorted(narrow)] if world.draining else rng.sample(topics, rng.randint(1, 3))
     body: dict[str, Any] = {"topics": [{"topic": topic, "count": count} for topic in chosen]}
     if rng.random() < 0.3:
         body["lease_s"] = rng.choice(_LEASES_S)
     if rng.random() < 0.2 and not world.draining:
         body["wait_s"] = 0.05
+    if wait_s is not None:
+        body["wait_s"] = wait_s
     if world.edition >= 4 and rng.random() < 0.3:
         body["worker"] = f"{namespace} worker {rng.randint(1, 3)}"
     if settle is not None:
         body["settle"] = {f"{name}s": _named(said) for name, said in settle.items()}
-    answer = await world.queue(rng, namespace, "/dequeue", body)
+    at = rng.choice(world.stage.queues) if at is None else at
+    answer = await world.call(rng, at, namespace, "POST", "/dequeue", body, {})
     heard = {"ok": world.history.asked, "info": world.history.unheard}
     if answer.known in heard:
         heard[answer.known].append(Unheard(namespace, frozenset(chosen), answer.sent))

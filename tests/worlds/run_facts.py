@@ -1,6 +1,7 @@
 """What clients know of runs of workflows, and what no run may show: its history is what its code does, each of its
 calls is one task, and it ends as its code does."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,14 +22,22 @@ OVER = ("succeeded", "failed", "cancelled")
 
 async def stroll(wf: Workflow, wanted: dict[str, Any]) -> list[Any]:
     """Calls one after another, a signal for each that is wanted, and a sleep; what came of each. Updates are
-    answered meanwhile."""
+    answered meanwhile. `strict`: it fails with a call; with `all` its calls go at once."""
     found: list[Any] = []
-    wf.on_update("ask", answer_to)
-    for number, topic in enumerate(wanted["topics"]):
-        payload = {"tag": f"{wanted['tag']}/{number}", "node": True, "run": True}
+    wf.on_update(
+        "ask", (lambda data: answer_to(data) | {"after": len(found)}) if "strict" in wanted else answer_to
+    )
+    strict = wanted.get("strict", "")
+    tags = [(topic, f"{wanted['tag']}/{number}") for number, topic in enumerate(wanted["topics"])]
+    calls = [(topic, {"tag": tag, "node": True, "run": True}) for topic, tag in tags]
+    if strict == "all":
+        found += await asyncio.gather(*(wf.call(topic, payload, max_attempts=1) for topic, payload in calls))
+    for topic, payload in () if strict == "all" else calls:
         try:
-            found.append(await wf.call(topic, payload, max_attempts=3))
+            found.append(await wf.call(topic, payload, max_attempts=1 if strict else 3))
         except NodeFailed as error:
+            if strict:
+                raise
             found.append(error.state)
     for _ in range(wanted["signals"]):
         found.append(await wf.receive("go"))
@@ -73,6 +82,14 @@ class Signal:
     known: set[Known] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A call of a run is to be done once more, or may have been asked to be, from `sent` on."""
+
+    key: str
+    sent: float
+
+
 @dataclass(slots=True)
 class Run:
     """One run, by the id that its caller gave it, and what is known of it."""
@@ -84,6 +101,9 @@ class Run:
     is_possible: bool = False
     is_stopped: bool = False  # somebody has asked it to end
     is_reset: bool = False  # its code has gone on from an earlier event, perhaps
+    is_mended: bool = False  # what fails it is done once more until it succeeds
+    retries: list[Retry] = field(default_factory=list)
+    replaced: dict[str, list[Any]] = field(default_factory=dict)  # outputs that it may have been given, by key
     dag: str | None = None
     shown: dict[str, Any] = field(default_factory=dict)
     signals: list[Signal] = field(default_factory=list)
@@ -94,7 +114,17 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        return self.shown.get("state") in OVER
+        return self.shown.get("state") in OVER and not self.is_to_go_on
+
+    @property
+    def is_to_go_on(self) -> bool:
+        """It has failed, and that is to be mended."""
+        return self.shown.get("state") == "failed" and self.is_mended and not self.is_stopped
+
+    def failures(self) -> list[str]:
+        """Keys of calls that have not succeeded, and of which code is told so."""
+        ends = [event for event in self.events if event["kind"] == "item" and event.get("state") in ENDS]
+        return [event["key"] for event in ends if event["state"] != "succeeded" and not event.get("void")]
 
     def versions(self, now_s: float) -> set[str | None]:
         """Those that it may be for by now."""
@@ -130,6 +160,7 @@ def judge(facts: RunFacts, history: History) -> list[str]:
             faults = [
                 *_replayed(run),
                 *_once(run, facts),
+                *_once_more(run, facts),
                 *_outputs(run, facts, history),
                 *_signals(run),
                 *_updates(run),
@@ -140,15 +171,16 @@ def judge(facts: RunFacts, history: History) -> list[str]:
 
 def _replayed(run: Run) -> Iterator[str]:
     state = run.shown["state"]
-    if state == "failed" or (state == "cancelled" and not run.is_stopped):
+    may_fail = bool(run.input.get("strict") and run.failures() and not run.is_to_go_on)
+    if (state == "failed" and not may_fail) or (state == "cancelled" and not run.is_stopped):
         yield f"it {state}, and nobody had asked for it: {run.shown}"
     try:
         core = replay({"events": run.events, "seen": run.seen}, stroll)
     except TurnFailed as error:
         yield f"its history does not replay: {error}"
         return
-    if state == "succeeded" and (left := core.unrecorded()):
-        yield f"it succeeded, and its code asks for {left}"
+    if state in ("succeeded", "failed") and (left := core.unrecorded()):
+        yield f"it {state}, and its code asks for {left}"
     [started, *_] = run.events
     if started["data"]["input"] != run.input:
         yield f"it began with {started['data']['input']}, and was given {run.input}"
@@ -167,14 +199,18 @@ def _told(run: Run) -> list[Any]:
 
 
 def _once(run: Run, facts: RunFacts) -> Iterator[str]:
-    for state in ("added", "ended"):
-        keys = [
-            event["key"]
-            for event in run.events
-            if event["kind"] == "item" and (event["state"] == "added") == (state == "added")
-        ]
-        if len(keys) != len(set(keys)):
-            yield f"calls were {state} twice: {keys}"
+    items = [event for event in run.events if event["kind"] == "item"]
+    ends = [event for event in items if event["state"] != "added"]
+    keys = {
+        "added": [event["key"] for event in items if event["state"] == "added"],
+        "told to have ended": [event["key"] for event in ends if not event.get("void")],
+        "ended": [
+            (event["key"], event.get("generation") or 1) for event in ends if event["key"] not in run.replaced
+        ],
+    }
+    for what, found in keys.items():
+        if len(found) != len(set(found)):
+            yield f"calls were {what} twice: {found}"
     added = {event["key"] for event in run.events if event["kind"] == "item" and event["state"] == "added"}
     for (dag_id, key, generation), came in facts.deliveries.items():
         if dag_id == run.dag and key not in added:
@@ -183,17 +219,30 @@ def _once(run: Run, facts: RunFacts) -> Iterator[str]:
             yield f"generation {generation} of {key} is {len(ids)} items: {sorted(ids)}"
 
 
+def _once_more(run: Run, facts: RunFacts) -> Iterator[str]:
+    """A call is done once more where somebody asks for that, and where it has not succeeded."""
+    done = {
+        (event["key"], event.get("generation") or 1)
+        for event in run.events
+        if event["kind"] == "item" and event["state"] == "succeeded"
+    }
+    for (dag_id, key, generation), came in facts.deliveries.items():
+        if dag_id != run.dag or generation == 1:
+            continue
+        asked = [retry.sent for retry in run.retries if retry.key == key]
+        if len(asked) < generation - 1 or min(asked) > came[0].done:
+            yield f"{key} came in generation {generation}, which was asked for at {asked}: {came[0]}"
+        if any((key, earlier) in done for earlier in range(1, generation)):
+            yield f"{key} had succeeded, and came in generation {generation}: {came[0]}"
+
+
 def _outputs(run: Run, facts: RunFacts, history: History) -> Iterator[str]:
     for event in map(Event.parse, run.events):
         if event.kind != "item" or event.state != "succeeded":
             continue
-        ids = {
-            one.id
-            for (dag_id, key, _), came in facts.deliveries.items()
-            if (dag_id, key) == (run.dag, event.key)
-            for one in came
-        }
-        given = [word.given.get("output") for word in history.acked(ids)]
+        assert run.dag is not None
+        ids = {one.id for one in facts.deliveries.get((run.dag, event.key, event.generation), ())}
+        given = [word.given.get("output") for word in history.acked(ids)] + run.replaced.get(event.key, [])
         if event.output not in given:
             yield f"{event.key} gave {event.output}, and was acked with {given}"
 
@@ -229,7 +278,8 @@ def _updates(run: Run) -> Iterator[str]:
         if "ok" in update.known and not update.answers:
             yield f"update {update.id} was taken, and is not answered: {run.shown}"
         for answer in update.answers[:1]:
-            is_said = answer["status"] == "done" and answer["output"] == answer_to(update.data)
+            said = answer["output"]
+            is_said = answer["status"] == "done" and isinstance(said, dict) and said["got"] == update.data
             is_late = answer["status"] == "failed" and "ended before" in str(answer["error"])
             if not is_said and not is_late:
                 yield f"update {update.data} was answered {answer}"

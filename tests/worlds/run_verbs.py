@@ -1,5 +1,6 @@
 """Verbs of runs of workflows: begin, signal, cancel; and a worker that replays their code and dies at times."""
 
+import asyncio
 from random import Random
 from typing import Any
 
@@ -9,9 +10,10 @@ from headgate.workflow.driver import Driver
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
 from tests.worlds.facts import Delivery
 from tests.worlds.faults import is_inside
+from tests.worlds.forged_verbs import forge_turn
 from tests.worlds.queue_verbs import say
 from tests.worlds.registry import verb
-from tests.worlds.run_facts import TOPICS, TYPE, Move, Run, Signal, Update, stroll
+from tests.worlds.run_facts import TOPICS, TYPE, Move, Retry, Run, Signal, Update, stroll
 from tests.worlds.wire import Answer
 from tests.worlds.world_names import NAMESPACES, NODE_TOPICS
 
@@ -38,6 +40,8 @@ class _Calls:
 
     async def turn(self, lease: Lease, turn: Turn) -> TurnAnswer:
         path = f"/dags/{lease.run}/turn"
+        if self._world.edition >= 7 and not self._world.draining and self._rng.random() < 0.5:
+            await forge_turn(self._world, self._rng, self._namespace, lease, turn)
         for _ in range(self._rng.choice((1, 1, 1, 2))):  # the same again is answered again
             answer = await self._world.dag(self._rng, self._namespace, path, turn.body())
             if answer.known == "ok":
@@ -85,6 +89,9 @@ async def begin_run(world: Any, rng: Random) -> None:
     wanted = {"topics": topics, "signals": rng.choice((0, 0, 1, 2)), "sleep_s": rng.choice((0.0, 0.0, 3.0, 40.0))}
     run = Run(run_id, namespace, {"tag": f"{namespace}/{run_id}", **wanted})
     version = rng.choice((None, None, "1", "2")) if world.edition >= 4 else None
+    if world.edition >= 7 and rng.random() < 0.5:
+        run.input |= {"strict": rng.choice(("one", "all"))}
+        run.is_mended = rng.random() < 0.7
     run.moves.append(Move(version, world.now_s, world.now_s))
     world.runs.all.append(run)
     for _ in range(rng.choice((1, 1, 2))):
@@ -186,10 +193,37 @@ async def reset_run(world: Any, rng: Random) -> None:
 
 @verb(0.5, has_runs, since=6)
 async def replace_output(world: Any, rng: Random) -> None:
-    """Few runs may take it: those that are stuck or have failed. None of these is; so nothing is written."""
+    """Few runs may take it: those that are stuck or have failed."""
     run = rng.choice(_made(world))
-    body = {"outputs": {f"{rng.choice(NODE_TOPICS)}#1": f"another {world.serial()}"}}
-    await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume", body)
+    key, output = f"{rng.choice(NODE_TOPICS)}#1", f"another {world.serial()}"
+    run.replaced.setdefault(key, []).append(output)
+    answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume", {"outputs": {key: output}})
+    if answer.known == "fail":
+        run.replaced[key].remove(output)
+
+
+@verb(2, has_runs, since=7)
+async def retry_run(world: Any, rng: Random) -> None:
+    """What a run has failed with is done once more, or what has not; some ask for it twice, at once or later."""
+    run = rng.choice([run for run in _made(world) if "strict" in run.input] or _made(world))
+    if run.dag is None or not await _read_history(world, rng, run):
+        return
+    calls = sorted({event["key"] for event in run.events if event["kind"] == "item"})
+    failures = run.failures()
+    keys = failures if failures and rng.random() < 0.8 else rng.sample(calls, min(len(calls), 1))
+    for _ in range(rng.choice((1, 1, 2))):
+        await asyncio.gather(*(_retry(world, rng, run, keys) for _ in range(rng.choice((1, 1, 2)))))
+    answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume", {"retry": [*keys, "nothing#1"]})
+    if answer.known == "ok":
+        world.fault(f"a retry of what {run.id} has not asked for was taken: {answer.body}")
+
+
+async def _retry(world: Any, rng: Random, run: Run, keys: list[str]) -> None:
+    asked = [Retry(key, world.now_s) for key in keys]
+    run.retries += asked
+    answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume", {"retry": keys})
+    if answer.known == "fail":
+        run.retries = [retry for retry in run.retries if not any(retry is one for one in asked)]
 
 
 @verb(0.6, has_runs, since=6)
@@ -240,6 +274,9 @@ async def work(world: Any, rng: Random, namespace: str, count: int) -> None:
         fate = 1.0 if world.draining else rng.random()
         if fate < 0.1:
             continue
+        if world.edition >= 7 and fate < 0.2:  # it ends without a turn
+            await say(world, rng, namespace, "ack", [(held, token, {})])
+            continue
         driver = Driver(
             {TYPE: stroll},
             _Calls(world, rng, namespace, leased["topic"]),
@@ -256,7 +293,30 @@ async def work(world: Any, rng: Random, namespace: str, count: int) -> None:
             await say(world, rng, namespace, "nack" if 0.2 <= fate < 0.3 else "ack", [(held, token, {})])
 
 
+@verb(0.7, has_runs, since=7)
+async def reset_answered(world: Any, rng: Random) -> None:
+    """A run whose updates were answered goes on from its beginning: its code may answer otherwise by now, and the
+    first answer stands."""
+    answered = [run for run in _made(world) if any(update.answers for update in run.updates)]
+    if answered:
+        run = rng.choice(answered)
+        body = {"event": 1, "id": f"r{world.serial()}"}
+        answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/reset", body)
+        run.is_reset |= answer.known != "fail"
+
+
 # -- the way to the end
+
+
+async def look_for_moved(world: Any, rng: Random) -> None:
+    """Once the queue was told of everything nothing is left in it for workers that a run was moved from."""
+    for namespace in NAMESPACES:
+        for item in await world.pages(rng, world.queue, namespace, "/items") or ():
+            for run in world.runs.all if item.get("dag") else ():
+                topics = {TOPICS[version] for version in run.versions(world.now_s)}
+                is_its = run.dag == item["dag"]["id"] and item["topic"] in TOPICS.values()
+                if is_its and item["state"] == "ready" and item["topic"] not in topics:
+                    world.fault(f"{item['id']} of run {run.id} is there for {item['topic']} still: {run.moves}")
 
 
 async def let_go(world: Any, rng: Random) -> None:
@@ -264,7 +324,10 @@ async def let_go(world: Any, rng: Random) -> None:
     for run in [run for run in world.runs.all if run.is_possible and not run.is_over]:
         if not run.is_promised and not await _find(world, rng, run):
             await _begin(world, rng, run)
-        await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume")
+        if not run.is_to_go_on:  # its code would go on with what it has, and fail again
+            await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume")
+        elif await _read_history(world, rng, run) and (failures := run.failures()):
+            await _retry(world, rng, run, failures)
         for signal in run.signals:
             if "ok" not in signal.known and "info" in signal.known:
                 await _signal(world, rng, run, signal)
@@ -293,20 +356,28 @@ async def read(world: Any, rng: Random) -> bool:
     return all(run.is_over for run in world.runs.all if run.is_possible)
 
 
+async def _read_history(world: Any, rng: Random, run: Run) -> bool:
+    """Read the events of a run anew, from its first; whether that was answered."""
+    events: list[dict[str, Any]] = []
+    seen, more = 0, True
+    while more:
+        after = events[-1]["event"] if events else 0
+        path = f"/workflows/{run.id}/history"
+        answer = await world.dag(rng, run.namespace, path, method="GET", after=after)
+        if answer.known != "ok":
+            return False
+        events += answer.body["events"]
+        seen, more = answer.body["seen"], answer.body.get("more", False)
+    run.events, run.seen = events, seen
+    return True
+
+
 async def read_histories(world: Any) -> list[str]:
     """The events of each run, from its first; what cannot be read."""
     rng, found = Random(world.seed), []
     for run in world.runs.all:
-        more = run.is_possible and run.dag is not None
-        while more:
-            after = run.events[-1]["event"] if run.events else 0
-            path = f"/workflows/{run.id}/history"
-            answer = await world.dag(rng, run.namespace, path, method="GET", after=after)
-            if answer.known != "ok":
-                found.append(f"run {run.id} cannot be read: {answer}")
-                break
-            run.events += answer.body["events"]
-            run.seen, more = answer.body["seen"], answer.body.get("more", False)
+        if run.is_possible and run.dag is not None and not await _read_history(world, rng, run):
+            found.append(f"run {run.id} cannot be read")
         for update in run.updates if run.dag is not None else ():
             if "ok" in update.known:
                 await look_at_update(world, rng, run, update)

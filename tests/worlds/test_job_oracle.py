@@ -1,6 +1,7 @@
 """The oracle of logs and progress notices what it is for: each history breaks one promise, the sound one none."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,6 +128,17 @@ def test_what_no_job_said_is_told(fault: Callable[[Scene], None], says: str) -> 
     fault(scene)
     found = judge(scene.facts, scene.history)
     assert any(says in fault for fault in found), found
+
+
+def test_what_was_told_at_the_same_moment_counts_where_it_is_known_to_be_earlier() -> None:
+    scene = Scene()
+    scene.told("token 2", "now", 12.5)
+    shown = replace(scene.shown(2, None, 12.5), sent=12.5)
+    scene.facts.told = [one for one in scene.facts.told if one.note == "now"]
+    scene.facts.shown = [shown]
+    assert judge(scene.facts, scene.history) == []
+    scene.facts.shown = [replace(shown, behind="now")]
+    assert any("its holder has told" in fault for fault in judge(scene.facts, scene.history))
 
 
 def test_what_could_be_is_not_told() -> None:

@@ -59,6 +59,26 @@ def test_an_answer_that_came_later_may_have_got_its_lease_later() -> None:
     assert judge(scene.facts, scene.history) != []
 
 
+def test_what_came_at_the_moment_of_a_limit_is_judged_where_it_is_known_to_be_later() -> None:
+    """The clock stands still: of a delivery at that moment only who made both calls can say which was first."""
+    scene = Scene()
+    scene.facts.limits[0].since = scene.facts.limits[0].since + 10.0
+    [third] = [scene.came("D", 5.5)]
+    assert judge(scene.facts, scene.history) == []
+    scene.facts.limits[0].covers.add(third.token)
+    assert judge(scene.facts, scene.history) != []
+
+
+def test_what_came_at_the_moment_of_a_throttle_is_judged_where_it_is_known_to_be_later() -> None:
+    scene = Scene()
+    throttled = Throttled(PLACE, "", 7.0, 20.0)
+    scene.facts.throttles.append(throttled)
+    came = scene.came("D", 7.0)
+    assert judge(scene.facts, scene.history) == []
+    throttled.covers.add(came.token)
+    assert judge(scene.facts, scene.history) != []
+
+
 def _too_many(scene: Scene) -> None:
     scene.came("D", 5.5)
 

@@ -8,7 +8,7 @@ import pytest
 from headgate.workflow.events import Event
 from headgate.workflow.replay import Replay
 from tests.worlds.facts import Delivery, History, Word
-from tests.worlds.run_facts import Move, Run, RunFacts, Signal, Update, judge, stroll
+from tests.worlds.run_facts import Move, Retry, Run, RunFacts, Signal, Update, judge, stroll
 
 AT = "2030-01-01T00:00:00+00:00"
 ANSWER = {"status": "done", "output": {"got": "what?"}, "error": None}
@@ -35,16 +35,21 @@ def recorded(*told: dict[str, Any]) -> list[dict[str, Any]]:
 class World:
     """A run that makes one call, is sent one signal, and ends."""
 
-    def __init__(self, output: str = "done") -> None:
+    def __init__(self, output: str = "done", **given: Any) -> None:
         self.facts, self.history = RunFacts(), History()
-        self.run = Run("r", "red", INPUT, is_promised=True, is_possible=True, dag="D")
+        wanted = INPUT | given
+        self.run = Run("r", "red", wanted, is_promised=True, is_possible=True, dag="D")
         self.facts.all.append(self.run)
         self.run.signals.append(Signal("s", "go!", {"ok"}))
         self.run.updates.append(Update("u", "what?", {"ok"}, [ANSWER, ANSWER]))
         self.deliver("I")
         self.history.said(Word("ack", "red", "I", "token I", "ok", "acked", 2.0, 2.1, {"output": "done"}))
         self.run.events = recorded(
-            {"kind": "run", "state": "started", "data": {"id": "r", "run": "D", "type": "stroll", "input": INPUT}},
+            {
+                "kind": "run",
+                "state": "started",
+                "data": {"id": "r", "run": "D", "type": "stroll", "input": wanted},
+            },
             {"kind": "item", "key": "n#1", "state": "succeeded", "output": output},
             {
                 "kind": "signal",
@@ -57,9 +62,11 @@ class World:
         self.run.seen = len(self.run.events)
         self.run.shown = {"state": "succeeded", "output": [output, "go!"]}
 
-    def deliver(self, item_id: str, key: str = "n#1", dag_id: str = "D") -> None:
-        of = {"id": dag_id, "node": key, "generation": 1}
-        one = Delivery("red/r/0", "red", "n", item_id, f"token {item_id}", 1, 60.0, 1.0, 1.1, of)
+    def deliver(
+        self, item_id: str, key: str = "n#1", dag_id: str = "D", generation: int = 1, at: float = 1.0
+    ) -> None:
+        of = {"id": dag_id, "node": key, "generation": generation}
+        one = Delivery("red/r/0", "red", "n", item_id, f"token {item_id}", 1, 60.0, at, at + 0.1, of)
         self.history.delivered(one)
         self.facts.delivered(one)
 
@@ -67,6 +74,81 @@ class World:
 def test_a_sound_run_is_sound() -> None:
     world = World()
     assert judge(world.facts, world.history) == []
+
+
+def retried() -> World:
+    """A run that failed with its call, which was done once more by then."""
+    world = World("at last", strict="one")
+    world.run.retries.append(Retry("n#1", 3.0))
+    world.deliver("J", generation=2, at=4.0)
+    world.history.said(Word("ack", "red", "J", "token J", "ok", "acked", 5.0, 5.1, {"output": "at last"}))
+    end = world.run.events[2]
+    world.run.events[2] = end | {"state": "failed", "void": 1, "output": None}
+    world.run.events.insert(3, end | {"generation": 2, "reset": 1})
+    for number, event in enumerate(world.run.events, 1):
+        event["event"] = number
+        if event.get("after", 0) >= 3:
+            event["after"] += 1  # of what is asked for behind the new end
+    return world
+
+
+def test_a_run_whose_call_was_done_once_more_is_sound() -> None:
+    world = retried()
+    assert judge(world.facts, world.history) == []
+
+
+def _retried_by_nobody(world: World) -> None:
+    world.run.retries.clear()
+
+
+def _retried_before_that_was_asked_for(world: World) -> None:
+    world.run.retries[0] = Retry("n#1", 4.5)
+
+
+def _retried_twice(world: World) -> None:
+    world.deliver("K", generation=3, at=6.0)
+
+
+def _retried_though_it_had_succeeded(world: World) -> None:
+    world.run.events[2] |= {"state": "succeeded", "output": "done"}
+
+
+def _retried_and_told_of_the_old_end(world: World) -> None:
+    del world.run.events[2]["void"]
+
+
+def _output_of_the_first_time(world: World) -> None:
+    world.run.events[3]["output"] = "done"
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (_retried_by_nobody, "which was asked for at []"),
+        (_retried_before_that_was_asked_for, "which was asked for at [4.5]"),
+        (_retried_twice, "came in generation 3"),
+        (_retried_though_it_had_succeeded, "had succeeded"),
+        (_retried_and_told_of_the_old_end, "told to have ended twice"),
+        (_output_of_the_first_time, "gave done"),
+    ],
+)
+def test_a_broken_retry_is_told(fault: Callable[[World], None], says: str) -> None:
+    world = retried()
+    fault(world)
+    found = judge(world.facts, world.history)
+    assert any(says in line for line in found), found
+
+
+def test_a_strict_run_may_fail_with_a_call_and_with_nothing_else() -> None:
+    world = World(strict="one")
+    world.run.events = [*world.run.events[:2], world.run.events[2] | {"state": "failed", "output": None}]
+    world.run.shown = {"state": "failed", "output": None}
+    world.run.signals.clear()
+    world.run.updates.clear()
+    found = judge(world.facts, world.history)
+    assert not any("nobody had asked" in line for line in found), found
+    world.run.is_mended = True
+    assert any("nobody had asked" in line for line in judge(world.facts, world.history))
 
 
 def _two_items(world: World) -> None:

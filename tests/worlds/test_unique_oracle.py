@@ -1,4 +1,4 @@
-"""The oracle of unique keys notices two that were there at once, and nothing else."""
+"""The oracle of unique keys notices two that were there at once, and a key that nobody has and nobody gets."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from tests.worlds.dag_facts import Act, Dag
 from tests.worlds.facts import Bulk, History, Sent, Word
-from tests.worlds.unique_facts import Taken, UniqueFacts, judge
+from tests.worlds.unique_facts import Followed, Refused, Taken, UniqueFacts, judge
 
 HALF = 0.0005
 PLACE = ("red", "one")
@@ -33,6 +33,9 @@ class Scene:
     def said(self, verb: str, item: str, at: float, status: str) -> None:
         known: Any = "ok" if status else "info"
         self.history.said(Word(verb, "red", item, "token", known, status, at, at + HALF))
+
+    def refused(self, at: float) -> None:
+        self.facts.refused.append(Refused(PLACE, at, at + HALF))
 
     def dag(self, name: str, begin: int, end: int) -> Dag:
         dag = Dag(name, "red", {}, 1.0, name)
@@ -103,3 +106,48 @@ def test_clocks_that_differ_are_not_compared() -> None:
     scene = Scene()
     _a_dag_beside_another(scene)
     assert found(scene, is_inside=False) == []
+
+
+def test_a_key_that_is_refused_is_in_use() -> None:
+    """While an item may have it; once all are over, of which anybody knows, it is free."""
+    scene = Scene()
+    scene.refused(3.5)
+    assert found(scene) == []
+    scene.refused(2.5)
+    assert len(found(scene)) == 1
+    scene.facts.unheard.add(PLACE)
+    assert found(scene) == []
+
+
+def test_what_an_item_alone_explains_is_told_unless_somebody_else_has_ended_it() -> None:
+    scene = Scene()
+    scene.facts.followed.append(Followed(scene.facts.items[1].sent, 0, 4.0, "its key was given away"))
+    scene.facts.items[1].sent.ids.add("B")
+    assert found(scene) == ["its key was given away"]
+    scene.said("cancel", "B", 4.0, "cancelled")
+    assert found(scene) == []
+    scene.facts.followed = [Followed(scene.facts.items[1].sent, 1, 4.0, "its key is not free")]
+    assert found(scene) == ["its key is not free"]
+    scene.history.bulks.append(Bulk("purge", "red", None, 4.0))
+    assert found(scene) == []
+
+
+def _dead(scene: Scene) -> None:
+    scene.said("nack", "B", 4.0, "dead")
+
+
+def _dead_and_perhaps_put_back(scene: Scene) -> None:
+    _dead(scene)
+    scene.history.bulks.append(Bulk("redrive", "red", None, 4.2))
+
+
+def _given_back(scene: Scene) -> None:
+    scene.said("nack", "B", 4.0, "requeued")
+
+
+@pytest.mark.parametrize(("end", "is_free"), [(_dead, 1), (_dead_and_perhaps_put_back, 0), (_given_back, 0)])
+def test_a_key_is_free_where_its_item_is_dead(end: Callable[[Scene], None], is_free: int) -> None:
+    scene = Scene()
+    end(scene)
+    scene.refused(5.0)
+    assert len(found(scene)) == is_free

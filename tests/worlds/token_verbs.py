@@ -27,6 +27,14 @@ async def spoil_tokens(world: Any, rng: Random) -> None:
     world.stage.tokens.spoil()
 
 
+def give_all_anew(world: Any) -> None:
+    """Tenants come with others, though the file holds a line that is none."""
+    if has_tokens(world):
+        world.stage.tokens.spoil(for_good=True)
+        for namespace in NAMESPACES:
+            world.stage.tokens.give_anew(namespace)
+
+
 @verb(2, has_tokens, since=2)
 async def enqueue_without_leave(world: Any, rng: Random) -> None:
     """What is refused for certain never comes."""

@@ -48,9 +48,9 @@ class Tokens:
             self._revoked.append((former, time.monotonic()))
         self._write()
 
-    def spoil(self) -> None:
+    def spoil(self, *, for_good: bool = False) -> None:
         """A line that says nothing comes in, or goes."""
-        self._is_spoilt = not self._is_spoilt
+        self._is_spoilt = for_good or not self._is_spoilt
         self._write()
 
     def _made(self, namespace: str, scopes: frozenset[str] | set[str]) -> str:

@@ -21,11 +21,37 @@ class Taken:
     done: float
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A key that an enqueue was not given, since an item has it."""
+
+    place: tuple[str, str]
+    began: float
+    done: float
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What may not be, unless somebody else has ended the item at that moment, or something to its whole topic;
+    `ends` of the item, and `bulks`, are the caller's own."""
+
+    sent: Sent
+    ends: int
+    at: float
+    fault: str
+    bulks: int = 0
+
+
 @dataclass
 class UniqueFacts:
     """Of items those that were taken in; of DAGs all that were asked for."""
 
     items: list[Taken] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    followed: list[Followed] = field(default_factory=list)
+    unheard: set[tuple[str, str]] = field(
+        default_factory=set
+    )  # places that an item may have which nobody knows of
     dags: list[tuple[tuple[str, str], Dag]] = field(default_factory=list)
 
 
@@ -37,7 +63,33 @@ def judge(facts: UniqueFacts, history: History, *, is_inside: bool) -> list[str]
         for first, second in _pairs(facts.items)
         if first.done < second.began and second.done < _end(history, first)
     ]
+    found += _refused(facts, history)
+    for one in facts.followed:
+        words = [word for item_id in one.sent.ids for word in history.acts(item_id, "ack", "nack", "cancel")]
+        bulks = [bulk for bulk in history.bulks if bulk.sent == one.at and bulk.meets(*one.sent.place)]
+        if len(words) <= one.ends and len(bulks) <= one.bulks:
+            found.append(one.fault)
     return found + (list(_dags(facts)) if is_inside else [])
+
+
+def _refused(facts: UniqueFacts, history: History) -> Iterator[str]:
+    """Of those that were taken in one at least may still have been queued or running."""
+    for refused in facts.refused:
+        if refused.place in facts.unheard:
+            continue
+        owners = [one for one in facts.items if one.place == refused.place and one.began <= refused.done]
+        if all(_is_over(history, one, refused.began) for one in owners):
+            yield f"the key {refused.place} was said to be in use at {refused.began}, when all were over: {owners}"
+
+
+def _is_over(history: History, taken: Taken, at: float) -> bool:
+    """Whether it was acked, cancelled or dead by then for certain."""
+    words = [word for word in history.words.get(taken.id, ()) if word.is_own and word.done < at]
+    is_redriven = any(bulk.kind == "redrive" and bulk.meets(*taken.sent.place) for bulk in history.bulks)
+    dead = {"dead"} if not is_redriven else set()
+    return any(
+        word.status in {"acked", "cancelled"} | dead and word.verb in ("ack", "nack", "cancel") for word in words
+    )
 
 
 def _pairs(items: list[Taken]) -> Iterator[tuple[Taken, Taken]]:

@@ -18,7 +18,9 @@ from tests.worlds import (
     control_verbs,
     dag_verbs,
     faults,
+    forged_verbs,
     job_verbs,
+    limit_scenes,
     limit_verbs,
     operation_verbs,
     queue_verbs,
@@ -57,6 +59,8 @@ MODULES = (
     limit_verbs,
     job_verbs,
     unique_verbs,
+    limit_scenes,
+    forged_verbs,
 )
 
 ROUNDS = 60
@@ -67,6 +71,7 @@ _ABOUT_STEPS = 150
 _STEPS_MAX = 200_000
 # With duties alone: for as long as a cancel takes whose item the queue has forgotten, told by either process.
 _LAST_ROUNDS, _LAST_ROUND_S = 24, 10.0
+_QUIET_ROUNDS, _QUIET_ROUND_S = 4, 5.0
 _SHOWN_STEPS = 12
 # Of worlds that were broken once.
 SEEDS = Path(__file__).parent / "seeds.txt"
@@ -260,6 +265,9 @@ class World:
     async def end(self) -> None:
         """Let everything go and do what is to be done, until nothing is left but what has died."""
         self.draining = True
+        if self.edition >= 7:
+            token_verbs.give_all_anew(self)
+            await self._look_at_rest()
         for nth in range(_DRAIN_ROUNDS_MAX):
             self.round += 1
             rng = Random(f"{self.seed} {self.round}")
@@ -276,6 +284,8 @@ class World:
             if await self._is_over(rng):
                 self.is_drained, self.history.ended_s = True, self.now_s
                 break
+        if self.edition >= 7:
+            token_verbs.give_all_anew(self)
         for _ in range(_LAST_ROUNDS):
             self.round += 1
             await self.stage.clock.advance(_LAST_ROUND_S)
@@ -289,6 +299,14 @@ class World:
         self.faults.append(
             f"after {_DRAIN_ROUNDS_MAX} rounds there are left: {left} {items} {self.held}, of {made}, runs {runs}"
         )
+
+    async def _look_at_rest(self) -> None:
+        """Nobody calls, and every duty is done, until nobody has anything to tell any other."""
+        for _ in range(_QUIET_ROUNDS):
+            self.round += 1
+            await self.stage.clock.advance(_QUIET_ROUND_S)
+            await self._rest()
+        await run_verbs.look_for_moved(self, Random(f"{self.seed} {self.round}"))
 
     async def _rest(self) -> None:
         for said in await self.stage.rest(self.round):

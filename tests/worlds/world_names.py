@@ -2,5 +2,7 @@
 
 NAMESPACES = ("red", "blue", "green")
 TOPICS = ("a", "b")
+NARROW_TOPICS = ("t1", "t2", "t3", "t4")  # of scenes of limits, and of nothing else
 NODE_TOPICS = ("n", "m")
+SOLO_TOPIC = "solo"  # of items that follow one another under a key
 ENDS = "ends"
