@@ -21,6 +21,8 @@ from tests.support.ports import free_port
 TTL_S = 1.5
 LONG_TTL_S = 60.0
 DRAIN_S = 4.2
+# Between two DAGs of a builder: what meets a restart counts, not how many there are.
+PAUSE_S = 0.05
 
 
 @pytest.fixture
@@ -273,6 +275,7 @@ async def test_rolling_restart_of_dag_processes_fails_no_call_and_stalls_no_dag(
                 dag = client.dag((await client.create_dag({"key": f"{number}.{n}", "nodes": nodes})).id)
                 await dag.resolve("b", "go")
                 ended.append((await dag.wait(timeout_s=60)).state)
+                await asyncio.sleep(PAUSE_S)
 
         async def consume() -> None:
             while True:
