@@ -17,7 +17,7 @@ it adds with `job.expand` are in `expanded`; other calls to a service are refuse
 
 A workflow runs on a clock that jumps, with tasks that do what the test says (`simulate`), in random orders with
 a crash after each event (`explore`), or against the history of a run (`replay`). See
-`headgate.workflow.simulation`.
+`headgate.workflow.local.simulation`.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from headgate._client.blocking.client import Client
 from headgate._ids import new_id
 from headgate._worker.job import Job
 from headgate.errors import HeadgateError
-from headgate.workflow.simulation import Explored, Played, Simulation, Stalled, explore, replay, simulate
+from headgate.workflow.local.simulation import Explored, Played, Simulation, Stalled, explore, replay, simulate
 
 __all__ = ["Explored", "LooseJob", "Played", "Simulation", "Stalled", "explore", "job", "replay", "simulate"]
 

@@ -32,7 +32,7 @@ from headgate._calls.elements import BackoffSpec
 from headgate._calls.verbs import present
 from headgate._worker.job import Job
 from headgate.errors import JobFailed, WrongArguments
-from headgate.workflow.mocks import finished
+from headgate.workflow.local.mocks import finished
 
 if TYPE_CHECKING:
     from headgate._app.app import App

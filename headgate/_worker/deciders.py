@@ -12,7 +12,7 @@ from headgate._worker.job import Job
 from headgate._worker.task import Task
 from headgate.errors import BadRequest, Conflict, Fail, Invalid, NotFound, TooLarge
 from headgate.wire.names import WORKFLOW_VERSION_PATTERN
-from headgate.workflow.driver import TURN_WAIT_S, Driver, Resting
+from headgate.workflow.driving.driver import TURN_WAIT_S, Driver, Resting
 from headgate.workflow.errors import TurnRefused
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
 

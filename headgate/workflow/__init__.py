@@ -9,15 +9,12 @@
 
 This package is the core, without I/O: it imports nothing but the standard library. `loop` is an event loop that
 is a function of what it is given, `context` what code gets as `wf`, `replay` feeds events to code, collects what
-it asks for and compares that with the record; `completing` awaits in the order of ends;
-`ending` is how code has ended, `asked` what has not, `mailbox` the signals that wait, and
-`updates` those that are answered, `matching` compares with the record, `collector` looks for garbage later;
-`events` and `commands` are what goes in and out, `turns` is the commit that carries commands to the service;
-`lines` tells where in the code.
-`memory` is a run as the service keeps it, in
-memory; `simulation` and `mocks` are the tests of users on it; `guard` and `lint` find what does not replay;
-`driver` runs cores against the service, in `threads`; `errors`. docs/workflows.md has the events, the commands
-and the rules of a turn, exactly.
+it asks for and compares that with the record; `completing` awaits in the order of ends; `ending` is how code has
+ended, `asked` what has not, `mailbox` the signals that wait, and `updates` those that are answered, `matching`
+compares with the record, `collector` looks for garbage later; `events` and `commands` are what goes in and out,
+`turns` is the commit that carries commands to the service; `lines` tells where in the code. `guard` and `lint`
+find what does not replay; `local` has runs without a service, for the tests of users; `driving` runs cores against
+the service; `errors`. docs/workflows.md has the events, the commands and the rules of a turn, exactly.
 """
 
 from headgate.workflow.asked import RunNode

@@ -119,7 +119,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "workflow-seen",
         "`seen` passes an event with its last command only",
-        f"{_HEADGATE}driver.py",
+        f"{_HEADGATE}driving/driver.py",
         "seen = left[0].after - 1 if left else core.told",
         "seen = core.told",
         (f"{_DRIVER}::test_an_event_that_makes_3000_commands_takes_several_turns_also_with_a_death_between",),
@@ -127,7 +127,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "workflow-learn",
         "a kept core learns what another worker wrote",
-        f"{_HEADGATE}driver.py",
+        f"{_HEADGATE}driving/driver.py",
         "        core.learn(page.seen, page.markers)\n",
         "",
         (f"{_DRIVER}::test_a_kept_core_does_not_say_again_what_another_worker_said",),
@@ -135,7 +135,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "workflow-doubt",
         "a run that does not replay is found before its turn is sent",
-        f"{_HEADGATE}driver.py",
+        f"{_HEADGATE}driving/driver.py",
         "        if first != second:",
         "        if False:",
         (f"{_DRIVER}::test_doubled_replay_finds_globals_before_a_turn_is_sent",),
@@ -143,7 +143,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "workflow-hung-cap",
         "threads that hang are replaced up to a cap",
-        f"{_HEADGATE}threads.py",
+        f"{_HEADGATE}driving/threads.py",
         "            if self.hung <= self._hung_max:",
         "            if True:",
         (f"{_DRIVER}::test_threads_that_do_not_come_back_are_replaced_up_to_a_cap",),
@@ -167,7 +167,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "workflow-turn-bytes",
         "results of steps go in turns of bounded bytes",
-        f"{_HEADGATE}driver.py",
+        f"{_HEADGATE}driving/driver.py",
         "        ended = ended[: _fitting(sizes, RESULTS_MAX, driver.part_bytes_max)]",
         "        ended = ended[: len(sizes)]",
         (f"{_DRIVER}::test_results_of_steps_go_in_turns_of_bounded_bytes_and_no_step_runs_twice",),

@@ -6,9 +6,9 @@ import httpx
 
 from headgate import AsyncClient
 from headgate._worker.deciders import RestRuns
-from headgate.workflow.driver import Driver
+from headgate.workflow.driving.driver import Driver
 from headgate.workflow.events import Event
-from headgate.workflow.memory import MemoryRun
+from headgate.workflow.local.memory import MemoryRun
 from headgate.workflow.turns import Lease, Page, Turn, TurnAnswer
 from tests.support.dag_world import DagWorld
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from headgate.workflow import NodeFailed, Nondeterministic, Workflow
-from headgate.workflow.simulation import Simulation, explore, simulate
+from headgate.workflow.local.simulation import Simulation, explore, simulate
 
 
 class Graph:

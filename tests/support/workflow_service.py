@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from headgate.workflow.driver import Cores, Driver
-from headgate.workflow.memory import MemoryRun
+from headgate.workflow.driving.driver import Cores, Driver
+from headgate.workflow.local.memory import MemoryRun
 from headgate.workflow.turns import Lease, Page, Turn, TurnAnswer
 
 

@@ -15,6 +15,7 @@ EVERYTHING = (*PRODUCT, "tests", "examples", "benchmarks")
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
+ROOM_MODULES_MAX = 18
 BUCKET_NAMES = {"util", "utils", "common", "helper", "helpers", "misc", "manager", "managers", "crud"}
 
 # Who reads the wall clock or sleeps for itself cannot be tested without waiting.
@@ -156,6 +157,11 @@ def test_a_room_names_its_modules(room: Path) -> None:
     inside = {path.stem for path in room.glob("*.py")} | {path.parent.name for path in room.glob("*/__init__.py")}
     silent = {"__init__", "__main__", "app", "settings", "model", "errors"}
     assert {name for name in inside - silent if not re.search(rf"\b{name}\b", says)} == set()
+
+
+def test_a_room_is_no_larger_than_can_be_looked_over() -> None:
+    counts = {name_of(room): sum(path.stem != "__init__" for path in room.glob("*.py")) for room in ROOMS}
+    assert {name: count for name, count in counts.items() if count > ROOM_MODULES_MAX} == {}
 
 
 @pytest.mark.parametrize("package", ["services/queue", "services/dag", "shared"])

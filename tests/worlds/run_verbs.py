@@ -6,7 +6,7 @@ from typing import Any
 
 from headgate._calls.run_verbs import page, turn_answer
 from headgate.errors import HeadgateError
-from headgate.workflow.driver import Driver
+from headgate.workflow.driving.driver import Driver
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
 from tests.worlds.facts import Delivery
 from tests.worlds.faults import is_inside

@@ -18,7 +18,7 @@ from headgate._stderr import stderr_line
 from headgate.errors import HeadgateError, Invalid, NotFound
 from headgate.workflow.errors import Mismatch, TurnFailed
 from headgate.workflow.lint import lint_file
-from headgate.workflow.simulation import replay
+from headgate.workflow.local.simulation import replay
 
 WORKFLOWS: Final = """\
 examples:

@@ -22,7 +22,7 @@ from headgate._worker.deciders import PINNED_TOPIC, TOPIC
 from headgate.errors import Invalid
 from headgate.wire.workflow import Stuck
 from headgate.workflow.errors import Mismatch, TurnFailed
-from headgate.workflow.simulation import replay
+from headgate.workflow.local.simulation import replay
 
 Args = argparse.Namespace
 

@@ -8,7 +8,7 @@ import pytest
 
 from headgate import Workflow
 from headgate.testing import replay
-from headgate.workflow.driver import Driver
+from headgate.workflow.driving.driver import Driver
 from services.dag.model import Ending
 from tests.support.bounded import steps
 from tests.support.dag_world import DagWorld

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headgate import Conflict, Invalid, Workflow
-from headgate.workflow.driver import Driver
+from headgate.workflow.driving.driver import Driver
 from headgate.workflow.turns import TurnLost
 from tests.integration.dag.test_runs import command, item, leased, turn
 from tests.support.dag_world import DagWorld

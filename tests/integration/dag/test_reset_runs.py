@@ -9,7 +9,7 @@ import pytest
 from headgate import Conflict, Invalid, NodeFailed, NotFound, Workflow
 from headgate.testing import replay
 from headgate.wire.workflow import WorkflowRun
-from headgate.workflow.driver import Driver
+from headgate.workflow.driving.driver import Driver
 from headgate.workflow.turns import TurnLost
 from services.dag.workflows import rewriting
 from shared.errors import ShardUnavailable

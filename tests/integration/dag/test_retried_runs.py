@@ -7,7 +7,7 @@ import pytest
 
 from headgate import Conflict, NodeFailed, Workflow
 from headgate.testing import replay
-from headgate.workflow.driver import Driver
+from headgate.workflow.driving.driver import Driver
 from tests.integration.dag.test_bad_runs import dump
 from tests.integration.dag.test_reset_runs import resume, runs, until_child_failed, until_failed
 from tests.support.run_services import TYPE, DagRuns, drive

@@ -8,7 +8,7 @@ import pytest
 
 from headgate import Conflict, NotFound, Workflow
 from headgate.wire.workflow import RunUpdate
-from headgate.workflow.driver import Driver
+from headgate.workflow.driving.driver import Driver
 from headgate.workflow.turns import Diverged
 from tests.integration.dag.test_runs import command, leased, turn
 from tests.support.dag_world import DagWorld

@@ -11,7 +11,7 @@ import pytest
 
 from headgate import NodeFailed, Workflow
 from headgate.testing import replay
-from headgate.workflow.driver import Driver
+from headgate.workflow.driving.driver import Driver
 from headgate.workflow.turns import Diverged, Lease, RunFinished, Turn, TurnLost
 from services.dag.model import Send
 from tests.support.bounded import steps

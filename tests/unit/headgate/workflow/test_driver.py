@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from headgate.workflow import Workflow
-from headgate.workflow import threads as threads_module
 from headgate.workflow.commands import canonical
-from headgate.workflow.driver import Cores, Driver
-from headgate.workflow.memory import MemoryRun
-from headgate.workflow.simulation import replay
-from headgate.workflow.threads import CoreThreads
+from headgate.workflow.driving import threads as threads_module
+from headgate.workflow.driving.driver import Cores, Driver
+from headgate.workflow.driving.threads import CoreThreads
+from headgate.workflow.local.memory import MemoryRun
+from headgate.workflow.local.simulation import replay
 from headgate.workflow.turns import Diverged, Lease
 from tests.support.workflow_service import Killed, Service, driver_of, kill, once, to_the_end
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headgate.workflow import NodeFailed, Workflow
-from headgate.workflow.memory import MemoryRun
-from headgate.workflow.simulation import replay
+from headgate.workflow.local.memory import MemoryRun
+from headgate.workflow.local.simulation import replay
 from tests.support.workflow_service import Service, driver_of
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from headgate import Workflow
 from headgate.testing import replay
-from headgate.workflow.driver import Driver
-from headgate.workflow.memory import MemoryRun
+from headgate.workflow.driving.driver import Driver
+from headgate.workflow.local.memory import MemoryRun
 from tests.support.workflow_service import Service, driver_of
 
 

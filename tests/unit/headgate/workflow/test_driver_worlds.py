@@ -12,10 +12,10 @@ import pytest
 
 from headgate.errors import ConnectionFailed
 from headgate.workflow import Workflow
-from headgate.workflow.driver import Cores, Driver
-from headgate.workflow.memory import MemoryRun
-from headgate.workflow.simulation import replay
-from headgate.workflow.threads import CoreThreads
+from headgate.workflow.driving.driver import Cores, Driver
+from headgate.workflow.driving.threads import CoreThreads
+from headgate.workflow.local.memory import MemoryRun
+from headgate.workflow.local.simulation import replay
 from headgate.workflow.turns import Lease, Page, Turn, TurnAnswer
 from tests.support import workflow_cases as cases
 from tests.support.examples import examples

@@ -19,7 +19,7 @@ from headgate.testing import explore, replay, simulate
 from headgate.workflow import Event, Mismatch, Replay, Workflow
 from headgate.workflow.errors import TurnFailed, UnknownEvent
 from headgate.workflow.events import markers_of
-from headgate.workflow.memory import MemoryRun
+from headgate.workflow.local.memory import MemoryRun
 from headgate.workflow.turns import Turn
 from tests.support.examples import examples
 from tests.support.workflow_cases import CASES

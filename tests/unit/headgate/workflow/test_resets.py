@@ -11,7 +11,7 @@ from headgate import NodeFailed, Workflow
 from headgate.testing import replay, simulate
 from headgate.workflow.errors import HistoryChanged
 from headgate.workflow.events import Event
-from headgate.workflow.memory import MemoryRun
+from headgate.workflow.local.memory import MemoryRun
 from headgate.workflow.replay import Replay
 from headgate.workflow.turns import Turn
 from tests.support.workflow_cases import CASES

@@ -10,7 +10,7 @@ import pytest
 from headgate import App, AppWorker, AsyncClient, Client, Conflict, NodeFailed, Worker, Workflow
 from headgate._http.transport import RetryPolicy
 from headgate.testing import replay
-from headgate.workflow.memory import MemoryRun
+from headgate.workflow.local.memory import MemoryRun
 from headgate.workflow.turns import Diverged, Lease, RunFinished, Turn, TurnAnswer, TurnLost
 from tests.unit.headgate.client.test_client import leased
 from tests.unit.headgate.fakes import Service, problem

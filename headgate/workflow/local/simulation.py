@@ -27,8 +27,8 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 from headgate.workflow.commands import Command, canonical
 from headgate.workflow.events import Event, markers_of
 from headgate.workflow.guard import guard
-from headgate.workflow.memory import EPOCH, MemoryRun
-from headgate.workflow.mocks import Mock, attempts, done, finished, graph_played
+from headgate.workflow.local.memory import EPOCH, MemoryRun
+from headgate.workflow.local.mocks import Mock, attempts, done, finished, graph_played
 from headgate.workflow.replay import Replay
 from headgate.workflow.turns import Turn
 

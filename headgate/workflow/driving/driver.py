@@ -20,10 +20,10 @@ from itertools import accumulate
 from typing import Any, Final
 
 from headgate.workflow.commands import Command, canonical
+from headgate.workflow.driving.threads import CoreThreads, in_thread
 from headgate.workflow.errors import Nondeterministic, TurnFailed
 from headgate.workflow.events import Event
 from headgate.workflow.replay import Replay
-from headgate.workflow.threads import CoreThreads, in_thread
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Runs, Turn, TurnAnswer, TurnLost, stuck_of
 
 # Changes when the same history may make an older core ask for something else.
