@@ -309,13 +309,18 @@ async def reset_answered(world: Any, rng: Random) -> None:
 
 
 async def look_for_moved(world: Any, rng: Random) -> None:
-    """Once the queue was told of everything nothing is left in it for workers that a run was moved from."""
+    """Once the queue was told of everything nothing is left in it for workers that a run was moved from, but an
+    older generation: what a worker had that died between the turn that parked the run and its ack."""
     for namespace in NAMESPACES:
         for item in await world.pages(rng, world.queue, namespace, "/items") or ():
             for run in world.runs.all if item.get("dag") else ():
                 topics = {TOPICS[version] for version in run.versions(world.now_s)}
                 is_its = run.dag == item["dag"]["id"] and item["topic"] in TOPICS.values()
-                if is_its and item["state"] == "ready" and item["topic"] not in topics:
+                if not is_its or item["state"] != "ready" or item["topic"] in topics:
+                    continue
+                path = f"/dags/{run.dag}/node"
+                answer = await world.dag(rng, namespace, path, method="GET", key="decider")
+                if answer.known == "ok" and item["dag"]["generation"] >= answer.body["generation"] - 1:
                     world.fault(f"{item['id']} of run {run.id} is there for {item['topic']} still: {run.moves}")
 
 
