@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import accumulate, chain
 from typing import NamedTuple, TypeVar
 
-from services.queue.model import Claim, Fold, Key, KeyLook, NamespaceId, Offer, Ready, TopicId, id_of
+from services.queue.model import Claim, Fold, Key, KeyLook, NamespaceId, Offer, Ready, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Group, Handed, HandedLease, moment
 from services.queue.store.enqueue import EnqueueStore
@@ -184,15 +184,9 @@ class Store(EnqueueStore):
         of calls that got less for the bytes that it takes."""
         parts = [(claim.topic_id, first, last) for claim in claims for first, last in claim.stretches()]
         topic_ids, firsts, lasts = zip(*parts, strict=True)
-        if len(claims) == 1:
-            [claim] = claims
-            ids, tokens = sorted(map(id_of, claim.keys)), [claim.token]
-            lease_ss, maxima = [claim.lease_s], [claim.bytes_max]
-        else:
-            wanted = sorted(
-                [(key.id, claim.token, claim.lease_s, claim.bytes_max) for claim in claims for key in claim.keys]
-            )
-            ids, tokens, lease_ss, maxima = map(list, zip(*wanted, strict=True))
+        claim_of = {key.id: claim for claim in claims for key in claim.keys}
+        ids = sorted(claim_of)
+        claim_of_each = claims if len(claims) == 1 else [claim_of[item_id] for item_id in ids]
         workers = {claim.token: claim.worker for claim in claims if claim.worker is not None}
         asked: dict[str, object] = {
             "topic_ids": topic_ids,
@@ -202,8 +196,8 @@ class Store(EnqueueStore):
             "to_ats": [key.deliver_at for key in lasts],
             "to_ids": [key.id for key in lasts],
             "ids": ids,
-            "tokens": _once(tokens),
-            "lease_ss": [lease_s or 0.0 for lease_s in _once(lease_ss)],
+            "tokens": _once([claim.token for claim in claim_of_each]),
+            "lease_ss": _once([claim.lease_s or 0.0 for claim in claim_of_each]),
             "workers": json.dumps(workers) if workers else None,
             "known_at": firsts[0].deliver_at,
             "known_at_json": moment(firsts[0].deliver_at),
@@ -211,7 +205,7 @@ class Store(EnqueueStore):
         pool = self.shard.relaxed if relaxed else self.pool
         if self._large.isdisjoint(topic_ids):
             try:
-                bytes_each = min(self._answer_bytes_max, *maxima) // len(ids)
+                bytes_each = min(self._answer_bytes_max, *(claim.bytes_max for claim in claims)) // len(ids)
                 rows = await pool.fetch(SQL.claim, **asked, bytes_each=bytes_each)
                 return [Group(self.number, *row) for row in rows], _NONE
             except Declined as refusal:
@@ -221,7 +215,7 @@ class Store(EnqueueStore):
         rows = await pool.fetch(
             SQL.claim_within,
             **asked,
-            bytes_maxima=_once(maxima),
+            bytes_maxima=_once([claim.bytes_max for claim in claim_of_each]),
             firsts=[claim.first_id for claim in claims if claim.first_id is not None],
             bytes_max=self._answer_bytes_max,
         )
