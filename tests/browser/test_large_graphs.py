@@ -179,3 +179,14 @@ async def test_ten_thousand_nodes_are_drawn_and_moved(site: Site, browser: Brows
         )
         print(f"{frames:.0f} frames a second")
         assert frames > 0
+        # One that nobody sees has no size, as while its page is left: nothing is drawn, nothing said.
+        for display in ("none", "block"):
+            await page.evaluate(
+                "(display) => { document.querySelector('canvas').style.display = display; }", display
+            )
+            await page.evaluate("() => new Promise((done) => setTimeout(done, 300))")
+        blank = (
+            "() => { const c = document.querySelector('canvas'); return c.getContext('2d')"
+            ".getImageData(0, 0, c.width, c.height).data.every((each) => each === 0); }"
+        )
+        assert not await page.evaluate(blank)

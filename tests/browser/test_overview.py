@@ -69,7 +69,7 @@ async def test_a_dag_that_waits_for_somebodys_word_is_found_from_the_overview(
         told = await row.inner_text()
         assert "gate waits for <i>funds</i> and 1 more, which somebody has to resolve, since " in told
         assert "; 12 more nodes are blocked" in told
-        await row.get_by_role("link", name="release <b>9</b>").click()
+        await row.get_by_role("link", name="resolve").click()
         await opened.page.wait_for_function(f"() => location.hash.endsWith('dags/{dag['id']}?node=gate')")
         await opened.page.wait_for_selector("aside:not([hidden])")
         assert "waits for the external" in await opened.page.inner_text("aside")

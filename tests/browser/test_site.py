@@ -94,6 +94,29 @@ async def test_pages_say_why(site: Site, browser: Browser) -> None:
             )
 
 
+async def test_a_topic_that_is_empty_by_turns_stays_in_the_list(site: Site, browser: Browser) -> None:
+    """One whose items are taken as they come."""
+    await site.post("enqueue", {"items": [{"topic": "quick"}]})
+    await console.sampled(site)
+    [item] = await site.take("quick", 1)
+    await site.post("ack", {"items": [console.pair(item)]})
+    await console.sampled(site)
+    assert (await site.queue.client.get("/v1/namespaces/default/topics")).json()["items"] == []
+    async with look(browser, site.queue.url) as opened:
+        await opened.go("topics")
+        await opened.page.get_by_role("row", name="quick").wait_for()
+        assert "–" in await opened.page.get_by_role("row", name="quick").inner_text()
+
+
+async def test_a_paused_schedule_has_no_next_run(site: Site, browser: Browser) -> None:
+    await furnish(site)
+    path = "/v1/namespaces/default/schedules/nightly/pause"
+    assert (await site.dag.client.post(path, json={"reason": "<b>audit</b>"})).status_code == 200
+    async with look(browser, site.queue.url) as opened:
+        await opened.go("schedules")
+        assert "none while it is paused" in await opened.text() and "<b>audit</b>" in await opened.text()
+
+
 async def test_a_topic_says_what_changed_lately(site: Site, browser: Browser) -> None:
     await filled(site)
     await site.post("topics/pause", {"topic": "video"})
@@ -104,6 +127,16 @@ async def test_a_topic_says_what_changed_lately(site: Site, browser: Browser) ->
         await opened.go("topics/mail")
         told = (await opened.text()).partition("What changed in the last 10 minutes")[2]
         assert "pause topic" not in told
+
+
+async def test_an_item_says_how_far_its_job_is(site: Site, browser: Browser) -> None:
+    await site.post("enqueue", {"items": [{"topic": "mail"}]})
+    [item] = await site.take("mail", 1)
+    progress = {"done": 3, "total": 8, "note": "<b>drawing</b>"}
+    await site.post("extend", {"items": [{**console.pair(item), "progress": progress}]})
+    async with look(browser, site.queue.url) as opened:
+        await opened.go(f"items/{item['id']}")
+        assert "3 of 8: <b>drawing</b> " in await opened.text()
 
 
 async def test_a_grid_has_a_cell_for_each_attempt(site: Site, browser: Browser) -> None:

@@ -233,6 +233,22 @@ async def test_two_processes_that_see_one_worker_agree(own_api: Api) -> None:
         assert [worker["host"] for worker in (await page(own_api))["items"]] == ["new"]
 
 
+async def test_calls_to_a_process_that_is_not_reported_to_any_more_do_not_undo_reports(own_api: Api) -> None:
+    """A worker's reports go to another process once a connection is lost, while its dequeues stay."""
+    first = own_api.host.process.workers
+    first._clock = clock = Watch()
+    await report(own_api, "w", topics=[MAIL], lease_s=5)
+    await first.step()
+    async with queue_host(own_api.host.database, own_api.host.clock) as other:
+        await report(own_api.on(other), "w", topics=[{**MAIL, "running": 7}], lease_s=60)
+        await other.process.workers.step()
+        clock.now_s += 30
+        await own_api.dequeue("mail", worker="w", wait_s=0)
+        await first.step()
+        [found] = (await page(own_api))["items"]
+        assert (found["state"], found["running"]) == ("alive", 7)
+
+
 @pytest.mark.parametrize(
     ("said", "pointer"),
     [

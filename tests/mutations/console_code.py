@@ -160,6 +160,17 @@ MUTATIONS = (
         (f"{_AUDIT}::test_how_many_an_operation_has_changed_is_told_when_it_has_ended",),
     ),
     Mutation(
+        "workers-seen-by-calls",
+        "calls to a process that is not reported to any more do not undo a worker's reports",
+        "services/queue/operations/known_workers.py",
+        "        if before is not None and before.report is not None:\n            return\n",
+        "",
+        (
+            "contract/test_queue_workers.py::"
+            "test_calls_to_a_process_that_is_not_reported_to_any_more_do_not_undo_reports",
+        ),
+    ),
+    Mutation(
         "map-by-a-tenant",
         "the map of the shards is not a tenant's to change, nor to see",
         "shared/console/routes.py",

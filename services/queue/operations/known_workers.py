@@ -109,9 +109,13 @@ class KnownWorkers:
         self._writing = asyncio.Lock()
 
     def note(self, namespace: str, name: str, alive_s: float, topics: Iterable[str] = ()) -> None:
-        """A call names a worker."""
+        """A call names a worker. One that reports itself, perhaps to another process by now, is known by that: it
+        is not seen by its calls, or what it said here last would be written as if it said so still."""
+        before = self._known.get(namespace, {}).get(name)
+        if before is not None and before.report is not None:
+            return
         known = self._look(namespace, name)
-        if known is None or known.report is not None:
+        if known is None:
             return
         known.alive_until_s = max(known.alive_until_s, known.seen_s + max(alive_s, ALIVE_S_MIN))
         for topic in topics:

@@ -67,8 +67,8 @@ export class CanvasDrawing {
   }
 
   fit() {
-    if (!this.x) return;
     const { clientWidth, clientHeight } = this.canvas;
+    if (!this.x || !clientWidth || !clientHeight) return;
     this.scale = Math.min(1, (clientWidth - 24) / this.width, (clientHeight - 24) / this.height);
     this.left = (clientWidth - this.width * this.scale) / 2;
     this.top = (clientHeight - this.height * this.scale) / 2 - (this.low - BOX.h / 2) * this.scale;
@@ -180,7 +180,7 @@ export class CanvasDrawing {
 
   // While a large graph is moved its last picture is moved; it is drawn anew when it rests.
   slide() {
-    if (!this.picture || this.graph.nodes.length < SLID_MIN) return this.soon();
+    if (!this.picture?.canvas.width || this.graph.nodes.length < SLID_MIN) return this.soon();
     clearTimeout(this.rest);
     this.rest = setTimeout(() => this.soon(), REST_MS);
     this.sliding ??= requestAnimationFrame(() => { this.sliding = null; this.slid(); });
@@ -210,7 +210,7 @@ export class CanvasDrawing {
   }
 
   draw() {
-    if (!this.x) return;
+    if (!this.x || !this.canvas.width || !this.canvas.height) return; // nobody sees it
     this.colours ??= this.palette();
     const ratio = devicePixelRatio || 1, { canvas, scale, colours } = this, pen = canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);

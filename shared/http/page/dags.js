@@ -157,7 +157,7 @@ export async function one(page, id) {
     const first = begun.reduce((least, node) => Math.min(least, node.from), Infinity), last = begun.reduce((most, node) => Math.max(most, node.to), 0), whole = Math.max(1, last - first);
     const shown = [...begun].sort((one, other) => (other.to - other.from) - (one.to - one.from)).slice(0, TIMES_SHOWN).sort((one, other) => one.from - other.from || one.to - other.to);
     put(body,
-      h("p", { class: "quiet" }, `${span(whole / 1000)} from the first release to ${finished(dag) ? "the last end" : "now"}.`, shown.length < begun.length ? ` Of ${number(begun.length)} nodes the ${number(TIMES_SHOWN)} that took longest are shown.` : ""),
+      h("p", { class: "quiet" }, `${span(whole / 1000)} from the first release to ${begun.every((node) => node.ended_at) ? "the last end" : "now"}.`, shown.length < begun.length ? ` Of ${number(begun.length)} nodes the ${number(TIMES_SHOWN)} that took longest are shown.` : ""),
       h("p", { class: "legend" }, [["made", "released, with no worker"], ["tried", "an attempt"]].map(([cls, words]) => h("span", {}, h("i", { class: `mark ${cls}`, "aria-hidden": "true" }), words))),
       h("ol", { class: "times lanes" }, shown.map((node) => h("li", {}, h("button", { type: "button", class: "plain", title: node.key, onclick: () => choose(node.key) }, node.key), life(node, first, whole),
         h("span", { class: "quiet" }, span((node.to - node.from) / 1000), node.attempts.length > 1 ? ` · ${node.attempts.length} tries` : "", node.attempts.at(-1)?.worker ? ` · ${node.attempts.at(-1).worker}` : "")))));
@@ -330,7 +330,7 @@ function waitsFor(waits, frontier, choose) {
   put(waits,
     h("h2", {}, "What it waits for"),
     frontier.waits_for.map((each) => h("p", {}, `${obstacle(each)}, for `, ago(each.since))),
-    chain?.nodes ? h("p", { class: "quiet" }, `Longest chain left: ${number(chain.nodes)} ${chain.nodes === 1 ? "node" : "nodes"}${chain.expected_s === null ? "" : `, about ${span(chain.expected_s)}`}: ${chain.keys.slice(0, 8).join(" → ")}${chain.nodes > 8 ? " → …" : ""}`) : null,
+    chain?.nodes ? h("p", { class: "quiet" }, `Longest chain left: ${number(chain.nodes)} ${chain.nodes === 1 ? "node" : "nodes"}${chain.expected_s === null ? "" : `, about ${span(chain.expected_s)}`}: ${chain.keys.slice(0, 8).map((key) => (key.length > 60 ? `${key.slice(0, 40)}…${key.slice(-12)}` : key)).join(" → ")}${chain.nodes > 8 ? " → …" : ""}`) : null,
     table([
       ["state", (node) => badge({ kept: "blocked", running: "running" }[node.standing] || "released", node.standing)],
       ["node", (node) => node.key, { wide: true }],

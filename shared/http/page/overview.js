@@ -36,7 +36,7 @@ export async function overview(page) {
       .map((topic) => ["skipped", topicLink(page, topic.topic), `its oldest ready item waits for ${span(topic.oldest_ready_age_s)}; ${number(topic.ready)} ${topic.ready === 1 ? "is" : "are"} ready`, "HeadgateItemsWait"]),
     ...floods(flow).map(({ namespace, topic, taken, handed }) => ["skipped", h("a", { href: `#/${encodeURIComponent(namespace)}/topics/${encodeURIComponent(topic)}` }, `${namespace}: ${topic}`), `floods: ${perSecond(taken)} and more come in, ${handed ? `no more than ${perSecond(handed)} go out` : "none goes out"}`, "HeadgateItemsWait"]),
     ...(failed?.items || []).map((each) => ["failed", h("a", { href: page.link(["dags", each.id]) }, each.name || each.key || each.id), `failed; ${number(each.nodes.failed)} of ${number(each.nodes.total)} nodes`, "HeadgateDagsFail"]),
-    ...longKept(externals).map((each) => ["skipped", h("a", { href: page.link(["dags", each.dag], { node: each.node }) }, each.dag_name || each.dag_key || each.dag), kept(each), null]),
+    ...longKept(externals).map((each) => ["skipped", h("a", { href: page.link(["dags", each.dag], { node: each.node }) }, each.dag_name || each.dag_key || each.dag), kept(each), null, { href: page.link(["dags", each.dag], { node: each.node }) }]),
     ...(dead?.items || []).slice(0, SHOWN).map((group) => ["failed", topicLink(page, group.topic), `${number(group.count)} dead: ${group.error || "without a word"}`, group.managed ? "HeadgateDagsFail" : "HeadgateItemsDie"]),
   ];
   const marks = [...(queue?.marks || []), ...(dag?.marks || [])];
@@ -55,7 +55,7 @@ export async function overview(page) {
       ["", ([state]) => badge(state, { failed: "wrong", skipped: "waits" }[state])],
       ["what", ([, what]) => what, { wide: true, third: true }],
       ["why", ([, , why]) => why, { wide: true }],
-      ["", ([, , , alert]) => alert && whatToDo(page, alert), { right: true }],
+      ["", ([, , , alert, node]) => (alert ? whatToDo(page, alert) : h("a", node, "resolve")), { right: true }],
     ], troubles.sort((one, other) => (other[0] === "failed") - (one[0] === "failed")).slice(0, 20), lost.length ? "Nothing, of what could be asked." : "Nothing. All shards answer, no topic waits, nothing has failed."), h("p", {}, h("a", { class: "quiet", href: page.link(["runbooks"]) }, "All runbooks"))),
     h("section", {}, range.heading, h("div", { class: "charts" },
       chart("flow", "Items", queue, [

@@ -12,7 +12,8 @@ const PAGE = 50, SPARKS = 100;
 const RATES = ["enqueued_per_s", "dequeued_per_s", "acked_per_s"];
 
 export async function topics(page) {
-  const [found, told, moved, why] = await Promise.all([all(PATHS.topics, { ns: page.ns }), hour(page.ns, "ready"), hour(page.ns, RATES.join(","), undefined, { span_s: 60, step_s: 5 }), ask(PATHS.why, { ns: page.ns }).catch(() => null)]);
+  const [holding, told, moved, why] = await Promise.all([all(PATHS.topics, { ns: page.ns }), hour(page.ns, "ready"), hour(page.ns, RATES.join(","), undefined, { span_s: 60, step_s: 5 }), ask(PATHS.why, { ns: page.ns }).catch(() => null)]);
+  const found = [...holding, ...empty(moved, page.ns, holding)].sort((one, other) => (one.topic < other.topic ? -1 : 1));
   const sum = (state) => found.reduce((total, topic) => total + topic[state], 0);
   page.show(
     h("h1", {}, "Topics"), reason(page, why),
@@ -25,6 +26,13 @@ export async function topics(page) {
       ["in · out · acked, per s", (topic) => flow(moved, { namespace: page.ns, topic: topic.topic }), { right: true }],
       ["ready, last hour", (topic) => (found.indexOf(topic) < SPARKS ? spark(`topic ${topic.topic}`, told, line(told, "ready", { namespace: page.ns, topic: topic.topic }), "ready") : null)],
     ], found, h("span", {}, "No active topics in this namespace. Put something in one: ", h("code", {}, "headgate enqueue mail '{\"to\": \"ada\"}'")), (topic) => page.go(["topics", topic.topic])));
+}
+
+// Topics that hold nothing now, and of which something moved in the last minute: a quick one is not there by turns.
+function empty(moved, namespace, holding) {
+  const known = new Set(holding.map((topic) => topic.topic));
+  const lines = (moved?.series || []).filter((each) => each.namespace === namespace && !known.has(each.topic) && each.values.some((value) => value > 0));
+  return [...new Set(lines.map((each) => each.topic))].map((topic) => ({ topic, paused: false, oldest_ready_age_s: null, ...Object.fromEntries(PLACES.map((place) => [place, 0])) }));
 }
 
 // What has moved of a topic in the last minute; nothing where it is not among those of which most does.
@@ -143,16 +151,23 @@ export function bulk(page, label, kind, filter, danger = false) {
     } });
 }
 
-// What a job has logged, as text.
-export function logged(logs) {
+// What a job has logged, as text, under a heading of its own.
+export function logged(logs, heading = h("h3", {}, "Log")) {
   if (!logs?.items.length) return null;
-  return [h("h3", {}, "Log"), h("pre", { class: "log", tabindex: "0" }, logs.items.map((line) => `${clock(line.at)} ${line.level.padEnd(8)} ${line.text}\n`), logs.next_cursor ? "and more\n" : "")];
+  return [heading, h("pre", { class: "log", tabindex: "0" }, logs.items.map((line) => `${clock(line.at)} ${line.level.padEnd(8)} ${line.text}\n`), logs.next_cursor ? "and more\n" : "")];
+}
+
+const minor = (words) => h("h2", { class: "minor" }, words);
+
+function progressed({ done, total, note, at }) {
+  const far = total ? `${number(done)} of ${number(total)}` : number(done);
+  return [note ? `${far}: ${note}` : far, h("span", { class: "quiet" }, " ", ago(at))];
 }
 
 export async function item(page, id) {
   const { ns } = page;
   const [found, tries, logs, why] = await Promise.all([ask(PATHS.item, { ns, item_id: id }), ask(PATHS.attempts, { ns, item_id: id }, { limit: 20 }), ask(PATHS.logs, { ns, item_id: id }, { limit: 200 }), ask(PATHS.why, { ns }, { item: id }).catch(() => null)]);
-  const part = (name, value) => (value === null || value === undefined ? null : [h("h3", {}, name), h("pre", { tabindex: "0" }, json(value, 20_000))]);
+  const part = (name, value) => (value === null || value === undefined ? null : [minor(name), h("pre", { tabindex: "0" }, json(value, 20_000))]);
   page.show(
     h("section", { class: "head" }, h("h1", {}, badge(found.state), " ", h("code", {}, found.id)), reason(page, why),
       fields([
@@ -163,15 +178,15 @@ export async function item(page, id) {
         ["lease ends", found.lease_expires_at ? `in ${span((new Date(found.lease_expires_at) - Date.now()) / 1000)}` : null],
         ["expires", found.expires_at ? ago(found.expires_at) : null],
         ["priority", number(found.priority)], ["attempt", found.attempt ? `${found.attempt}${found.max_attempts ? ` of ${found.max_attempts}` : ""}` : null],
-        ["delivery", found.delivery.replaceAll("_", " ")], ["lease", span(found.lease_s)], ["fairness key", found.fairness_key], ["progress", found.progress ? [json(found.progress, 200)] : null], ["tells", found.ack_topic]]),
+        ["delivery", found.delivery.replaceAll("_", " ")], ["lease", span(found.lease_s)], ["fairness key", found.fairness_key], ["progress", found.progress ? progressed(found.progress) : null], ["tells", found.ack_topic]]),
       h("p", { class: "verbs" },
         found.dag ? null : verb(page, { label: "Cancel", scope: "admin", danger: true, title: "Cancel this item", say: async () => plainly(`1 item of ${found.topic}, ${found.state}, is never delivered again.`, found.state === "leased" ? " Its worker is told with its next call." : ""), run: async () => said((await send(PATHS.cancelItems, { ns }, { ids: [id] })).results[0].status) }),
         found.dag || found.state !== "disabled" ? null : verb(page, { label: "Revive", scope: "enqueue", title: "Revive this item", say: async () => plainly("1 item becomes deliverable."), run: async () => said((await send(PATHS.reviveItems, { ns }, { items: [{ id }] })).results[0].status) }))),
     part("Error", found.error),
-    tries.items.length ? [h("h3", {}, "Attempts that failed"), table([
+    tries.items.length ? [minor("Attempts that failed"), table([
       ["attempt", (each) => each.attempt, { right: true }], ["outcome", (each) => each.outcome.replaceAll("_", " ")], ["worker", (each) => each.worker], ["ended", (each) => ago(each.ended_at)],
       ["error", (each) => each.error, { wide: true }]], tries.items, "")] : null,
-    logged(logs),
+    logged(logs, minor("Log")),
     part("Payload", found.payload), part("Inputs", found.inputs), part("Metadata", found.metadata), part("Headers", found.headers), part("Ack context", found.ack_context));
 }
 

@@ -22,7 +22,7 @@ export function one(page, name) {
   if (!Object.hasOwn(RUNBOOKS, name)) return page.show(h("p", { class: "empty" }, "There is no such alert. ", h("a", { href: page.link(["runbooks"]) }, "All runbooks")));
   const { text, fires } = RUNBOOKS[name];
   return page.show(h("h1", {}, severity(name), ` ${name}`), h("p", { class: "runbook" }, marked(text)),
-    h("h3", {}, "It fires when"), h("pre", { tabindex: "0" }, fires), h("p", {}, h("a", { href: page.link(["runbooks"]) }, "All runbooks")));
+    h("h2", { class: "minor" }, "It fires when"), h("pre", { tabindex: "0" }, fires), h("p", {}, h("a", { href: page.link(["runbooks"]) }, "All runbooks")));
 }
 
 // A link to what to do, where something is wrong.

@@ -111,9 +111,9 @@ function heading(page, run, last) {
       ["turns", number(run.turn)], ["resets", run.resets ? number(run.resets) : null], ["events", `${number(run.seen)} of ${number(run.last_event)} seen`],
       ["parent", run.parent ? h("a", { href: page.link(["dags", run.parent]) }, short(run.parent)) : null],
       ["goes on as", run.continued_as ? h("a", { href: page.link(["runs", run.id], { run: run.continued_as }) }, short(run.continued_as)) : null]]),
-    Object.keys(run.published).length ? [h("h3", {}, "Published"), h("dl", { class: "published" }, Object.entries(run.published).map(([key, value]) => [h("dt", {}, key), h("dd", {}, h("code", {}, json(value, 400)))]))] : null,
-    run.error ? [h("h3", {}, "Error"), h("pre", { class: "error" }, json(run.error))] : null,
-    run.output !== null && run.output !== undefined ? [h("h3", {}, "Output"), h("pre", {}, json(run.output))] : null);
+    Object.keys(run.published).length ? [h("h2", { class: "minor" }, "Published"), h("dl", { class: "published" }, Object.entries(run.published).map(([key, value]) => [h("dt", {}, key), h("dd", {}, h("code", {}, json(value, 400)))]))] : null,
+    run.error ? [h("h2", { class: "minor" }, "Error"), h("pre", { class: "error" }, json(run.error))] : null,
+    run.output !== null && run.output !== undefined ? [h("h2", { class: "minor" }, "Output"), h("pre", {}, json(run.output))] : null);
 }
 
 function sentence(run) {

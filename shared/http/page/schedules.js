@@ -8,9 +8,9 @@ export async function schedules(page) {
   const { ns } = page;
   const found = await all(PATHS.schedules, { ns });
   page.show(h("h1", {}, "Schedules"), table([
-    ["schedule", (each) => [each.id, each.paused ? h("span", { class: "flag", title: each.reason || "" }, "paused") : null], { wide: true }],
+    ["schedule", (each) => [each.id, each.paused ? [h("span", { class: "flag" }, "paused"), each.reason ? h("span", { class: "quiet" }, ` ${each.reason}`) : null] : null], { wide: true }],
     ["when", (each) => when(each.spec), { wide: true }],
-    ["next", (each) => (each.next_at ? [moment(each.next_at), h("span", { class: "quiet" }, ` in ${span((new Date(each.next_at) - Date.now()) / 1000)}`)] : null)],
+    ["next", (each) => (each.paused ? h("span", { class: "quiet" }, "none while it is paused") : each.next_at ? [moment(each.next_at), h("span", { class: "quiet" }, ` in ${span((new Date(each.next_at) - Date.now()) / 1000)}`)] : null)],
     ["starts", (each) => starts(page, each.action), { wide: true }],
     ["overlap", (each) => each.overlap],
     ["changed", (each) => ago(each.updated_at)],
