@@ -292,17 +292,17 @@ class Audited:
         forwarded = headers.get(b"x-forwarded-for", b"").decode("latin-1")[:100]
         given = asked.get("id") or asked.get("request_id")
         call = uuid5(NAMESPACE_URL, f"{scope['method']} {scope['path']} {given}") if given else uuid4()
-        return await self._entries.begin(
-            str(call),
-            {
-                "namespace": parts.get("ns") or "",
-                "who": who,
-                "verb": f"{verb.replace('/', ' ')} {kind}" if verb else kind,
-                "target": str(parts.get("target") or asked.get("topic") or ""),
-                "origin": f"{client} for {forwarded}" if forwarded else client,
-                "detail": msgspec.json.encode(asked).decode()[:_DETAIL_CHARS_MAX],
-            },
-        )
+        said = {
+            "namespace": parts.get("ns") or "",
+            "who": who,
+            "verb": f"{verb.replace('/', ' ')} {kind}" if verb else kind,
+            "target": str(parts.get("target") or asked.get("topic") or ""),
+            "origin": f"{client} for {forwarded}" if forwarded else client,
+            "detail": msgspec.json.encode(asked).decode(),
+        }
+        # cut: nothing of it has been checked yet
+        entry = {name: text[:_DETAIL_CHARS_MAX] for name, text in said.items()}
+        return await self._entries.begin(str(call), entry)
 
     async def _end(self, begun: Begun, named: _Named, asked: dict[str, Any], held: list[Message]) -> None:
         answered = _read(held)

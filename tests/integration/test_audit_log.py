@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shared.console.audit_log import SQL
+from shared.console.audit_log import SQL, AuditLog
 from shared.console.routes import _END
 from shared.errors import ShardUnavailable
 from shared.http.access import make_token
@@ -185,6 +185,21 @@ async def test_an_entry_whose_answer_was_lost_is_not_there_twice(
     assert [each["verb"] for each in await listed(queue_service)] == ["pause topic"]
     await app.state.watch.audit_log.settle()
     assert await fetch(SQL.audit_entries, before=_END, before_id=0, namespace=None, limit=9) == []
+
+
+async def test_what_is_kept_before_a_call_is_checked_is_bounded(
+    queue_service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, str]] = []
+
+    async def begin(_self: Any, _call: str, entry: dict[str, str]) -> None:
+        seen.append(entry)
+
+    monkeypatch.setattr(AuditLog, "begin", begin)
+    post = queue_service.client.post
+    assert (await post(f"{NS}/topics/purge", json={"topic": "x" * 500_000})).status_code == 422
+    assert (await post(f"{NS}/operations", json={"kind": "x" * 500_000})).status_code == 422
+    assert len(seen) == 2 and max(len(text) for entry in seen for text in entry.values()) == 1_000
 
 
 async def test_the_same_call_once_more_is_the_same_entry(queue_service: Service, dag_service: Service) -> None:
