@@ -159,10 +159,11 @@ class AuditLog:
         """Once more what shards that were away have not taken, and what has ended meanwhile; how many of it."""
         settled = 0
         for call, (begun, target, namespace, operation_id) in list(self._going.items())[:_ASKED_MAX]:
-            self._going.move_to_end(call)
+            self._going.pop(call, None)  # asked last by the next looks, if it goes on
             changed = await self._changed(namespace, operation_id)
-            if changed is not None:
-                del self._going[call]
+            if changed is None:
+                self._going[call] = (begun, target, namespace, operation_id)
+            else:
                 await self._write(begun, SQL.end_audit_entry, target=target, changed=changed)
                 settled += 1
         away: set[ShardNo] = set()

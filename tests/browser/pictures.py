@@ -30,7 +30,7 @@ HOUR = {"history_point_s": ROUND_S, "history_span_s": ROUNDS * ROUND_S}
 @pytest.fixture
 async def shop(database: Database, redis_url: str, of_queue: dict[str, Any]) -> AsyncIterator[Site]:
     """Both services, an hour and some trouble behind them."""
-    of_queue = {**of_queue, "owner_name": "queue-1"}
+    of_queue = {**of_queue, "owner_name": "queue-1", "metrics_interval_s": 3_600.0}  # looked at each minute, below
     async with console.site(database, redis_url, of_queue, owner_name="dag-1", **HOUR) as site:
         hour = Hour(site)
         await hour.gone()
@@ -49,6 +49,8 @@ class Hour:
         self._apps = [getattr(service.app, "app", service.app).state for service in (site.queue, site.dag)]
         for app in self._apps:
             app.watch.history._clock = app.watch.sampling._rates._clock = self._clock
+        self._gauges: Any = next(loop for loop in self._apps[0].loops if loop.name == "gauges")._step
+        self._gauges.__self__._rates._clock = self._clock
 
     async def gone(self) -> None:
         """Load that swells and falls, of which a little stays behind, and a tenant floods the last quarter."""
@@ -67,9 +69,8 @@ class Hour:
     async def minute(self) -> None:
         """Sample what the last one has brought."""
         self._clock.advance(ROUND_S)
-        queue, dag = self._apps
-        await next(loop for loop in queue.loops if loop.name == "gauges")._step()
-        await dag.orchestrator.shard_health.step()
+        await self._gauges()
+        await self._apps[1].orchestrator.shard_health.step()
         for app in self._apps:
             await app.watch.sampling.step()
 
