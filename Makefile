@@ -46,6 +46,7 @@ nightly: $(READY) ## what chance finds, in many more examples and worlds than a 
 soak: $(READY) ## real processes under RATE operations a second and faults for M=minutes (60), and a judgement on all of it
 	@$(BIN)/python -m tests.worlds.soak $(if $(M),--minutes $(M)) $(if $(SEED),--seed $(SEED)) $(if $(RATE),--rate $(RATE))
 
+check: export HEADGATE_TEST_ALL = 1
 check: fmt-check lint types imports test ## everything that must be true of a commit: what CI runs; T=path for the tests of one room
 
 bench: $(READY) ## measure the services against their floors
