@@ -18,6 +18,7 @@ from headgate._calls.elements import Listing
 from headgate._stderr import stderr_line
 
 CELL_CHARS_MAX: Final = 60
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 LINE_EVERY_S: Final = 2.0
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ def show_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: T
     if out.isatty():
         room = shutil.get_terminal_size().columns
         least = [
-            max(_longest(column), wide if at_right or column == "id" or column.endswith("_at") else 0)
+            max(_longest(column), wide if at_right or _is_whole(rows, column) else 0)
             for column, wide, at_right in zip(columns, data, right, strict=True)
         ]
         while len(shown) > 1 and sum(least[at] for at in shown) + 2 * (len(shown) - 1) > room:
@@ -92,6 +93,13 @@ def _is_numeric(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
     return any(isinstance(value, int | float) for value in values) and not any(
         isinstance(value, bool) for value in values
     )
+
+
+def _is_whole(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
+    """Whether a part of it says nothing: an id, or a time."""
+    values = [value for row in rows if (value := row.get(column)) is not None]
+    whole = (isinstance(value, datetime) or (isinstance(value, str) and _UUID(value)) for value in values)
+    return column == "id" or column.endswith("_at") or (bool(values) and all(whole))
 
 
 def _longest(heading: str) -> int:

@@ -4,6 +4,7 @@ import io
 import re
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,9 @@ def test_of_a_table_without_room_ids_are_whole_and_the_last_columns_are_named(
     assert [line.split() for line in lines[:-1]] == [["DB_LATENCY"], ["ID", "NAME", "MS_P99"]]
     assert lines[-1].split() == [identity, "nnnnnnn…", "1.5"] and max(map(len, lines)) <= 60
     assert last == "(created_at, total: no room here; -o json has them)"
+    dead = [{"error": "e" * 30, "newest": datetime(2026, 11, 24, tzinfo=UTC), "sample": identity}]
+    for columns, least in (("60", "2026-11-24 00:00:00Z"), ("90", identity)):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = Terminal()
+        show_table(dead, ("error", "newest", "sample"), shown)
+        assert least in shown.getvalue(), "whatever its column is called"
