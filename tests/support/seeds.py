@@ -32,7 +32,8 @@ def drawn(forms: Sequence[str], count: int, seed: int) -> set[str]:
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of tests that are marked `drawn(count)` keep so many forms.
 
-    All are kept where `HEADGATE_TEST_ALL` says so, as in `make check` and `make nightly`, and of a file that is asked for.
+    All are kept where `HEADGATE_TEST_ALL` says so, as in `make check` and `make nightly`, and of a file that is
+    asked for.
     """
     if os.environ.get("HEADGATE_TEST_ALL") or any(Path(each.partition("::")[0]).is_file() for each in config.args):
         return
