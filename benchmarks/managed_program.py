@@ -18,6 +18,7 @@ from typing import Any
 from headgate import App, AsyncClient, Client, Job, Worker
 
 WAIT_S = 120.0
+ASIDE = "aside"
 # Of a cycle: so many senders, each waiting while so many jobs are on their way; and what is logged a second.
 SENDERS, WINDOW, SLOTS = 32, 400, 100
 LINES_PER_S = 1_000
@@ -136,18 +137,23 @@ async def cycle(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def results(asked: dict[str, Any]) -> dict[str, Any]:
-    """One job after another from `enqueue` to `result`, in turns with a call and with `enqueue` alone."""
-    app = app_of(asked)
+    """One job after another from `enqueue` to `result`, in turns with a call and with `enqueue` alone: both in a
+    namespace that no worker serves, as what they would begin runs on the same processors."""
+    app, aside_app = app_of(asked), app_of({**asked, "namespace": ASIDE})
+
+    @aside_app.job(result=False)
+    async def aside(number: int) -> None: ...
+
     found: dict[str, list[float]] = {"result": [], "call": [], "enqueue": []}
     job = app.functions["nothing"]
-    with Client(queue_url=asked["queue_url"], dag_url=asked["dag_url"], namespace=asked["namespace"]) as client:
+    with Client(queue_url=asked["queue_url"], dag_url=asked["dag_url"], namespace=ASIDE) as client:
         for timed in (False, *[True] * asked["jobs"]):
             at_s = [time.perf_counter()]
             job.enqueue().result(timeout_s=WAIT_S)
             at_s.append(time.perf_counter())
-            client.enqueue_one("aside", 1)
+            client.enqueue_one("aside", {"number": 1})
             at_s.append(time.perf_counter())
-            job.options(result=False).enqueue()
+            aside.enqueue(1)
             at_s.append(time.perf_counter())
             if timed:
                 for what, (begun, ended) in zip(
