@@ -109,6 +109,7 @@ NAMES = (
     "run-moved-item",
     "run-update-first",
     "run-update-asked",
+    "retried-succeeded",
     "limits-leased",
     "limits-on-their-way",
     "limits-tokens",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from services.local.stack import ROOT
-from tests.mutations import page
+from tests.mutations import in_worlds, page
 from tests.mutations.catalogue import MUTATIONS
 from tests.mutations.model import Mutation
 
@@ -43,3 +43,8 @@ def test_the_page_says_that_each_was_seen() -> None:
     seen = page.read()
     assert list(seen) == [mutation.name for mutation in MUTATIONS]
     assert [name for name, by in seen.items() if by == page.MISSED] == []
+
+
+def test_the_page_says_of_each_that_worlds_may_meet_what_they_found() -> None:
+    assert in_worlds.read() == list(in_worlds.NAMES)
+    assert set(in_worlds.NAMES) <= {mutation.name for mutation in MUTATIONS}

@@ -28,18 +28,10 @@ async def forge_turn(world: Any, rng: Random, namespace: str, lease: Lease, turn
     body = turn.body()
     nobody = {"kind": "answer", "key": "signal:ask#99", "after": turn.seen, "fingerprint": "0" * 16, "shown": ""}
     nobody |= {"spec": {"id": "nobody", "state": "done", "output": 1}}
-    forged = rng.choice(
-        [
-            body | {"secret": _GUESSED},
-            body | {"generation": max(lease.generation - 1, 1), "secret": lease.secret[::-1]},
-            body | {"generation": lease.generation + 1},
-            body | {"commands": [*body.get("commands", ()), nobody]}
-            if "seen" in body
-            else body | {"secret": _GUESSED},
-        ]
-    )
-    if lease.generation > 1 and rng.random() < 0.3:
-        forged = body | {"generation": lease.generation - 1}
+    choices = [{"secret": _GUESSED}, {"generation": lease.generation + 1}]
+    choices += [{"generation": lease.generation - 1}] * 2 if lease.generation > 1 else []
+    choices += [{"commands": [*body.get("commands", ()), nobody]}] * 2 if "seen" in body else []
+    forged = body | rng.choice(choices)
     answer = await world.dag(rng, namespace, f"/dags/{lease.run}/turn", forged)
     if answer.known == "ok":
         world.fault(f"a forged turn of {lease.run} was taken: {forged} for {body}")

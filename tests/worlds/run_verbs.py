@@ -171,7 +171,15 @@ async def look_at_update(world: Any, rng: Random, run: Run, update: Update) -> N
 @verb(0.8, has_runs, since=4)
 async def move_run(world: Any, rng: Random) -> None:
     """Workers of another version, or of any, go on with it."""
-    run, version = rng.choice(_made(world)), rng.choice(list(TOPICS))
+    await _move(world, rng, rng.choice(_made(world)), rng.choice(list(TOPICS)))
+
+
+async def move_all(world: Any, rng: Random) -> None:
+    for run in _made(world):
+        await _move(world, rng, run, rng.choice(list(TOPICS)))
+
+
+async def _move(world: Any, rng: Random, run: Run, version: str | None) -> None:
     move = Move(version, world.now_s, None)
     run.moves.append(move)  # before: whoever takes it then may be heard of first
     answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/move", {"version": version})
@@ -210,7 +218,8 @@ async def retry_run(world: Any, rng: Random) -> None:
         return
     calls = sorted({event["key"] for event in run.events if event["kind"] == "item"})
     failures = run.failures()
-    keys = failures if failures and rng.random() < 0.8 else rng.sample(calls, min(len(calls), 1))
+    more = rng.sample(calls, min(len(calls), 1)) if not failures or rng.random() < 0.4 else []
+    keys = list(dict.fromkeys([*failures, *more]))
     for _ in range(rng.choice((1, 1, 2))):
         await asyncio.gather(*(_retry(world, rng, run, keys) for _ in range(rng.choice((1, 1, 2)))))
     answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume", {"retry": [*keys, "nothing#1"]})
@@ -274,7 +283,7 @@ async def work(world: Any, rng: Random, namespace: str, count: int) -> None:
         fate = 1.0 if world.draining else rng.random()
         if fate < 0.1:
             continue
-        if world.edition >= 7 and fate < 0.2:  # it ends without a turn
+        if world.edition >= 7 and rng.random() < 0.2:  # it ends without a turn
             await say(world, rng, namespace, "ack", [(held, token, {})])
             continue
         driver = Driver(

@@ -301,7 +301,8 @@ class World:
         )
 
     async def _look_at_rest(self) -> None:
-        """Nobody calls, and every duty is done, until nobody has anything to tell any other."""
+        """Runs go to other workers, and every duty is done, until nobody has anything to tell any other."""
+        await run_verbs.move_all(self, Random(f"{self.seed} {self.round}"))
         for _ in range(_QUIET_ROUNDS):
             self.round += 1
             await self.stage.clock.advance(_QUIET_ROUND_S)
