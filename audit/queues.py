@@ -25,13 +25,13 @@ async def check(shard: Reader, tick: Tick = silent) -> list[Finding]:
             )
         for row in await shard.fetch(SQL.empty_places, rows_max=FINDINGS_MAX):
             found.append(Finding("place_empty", schema, row["id"], {"place": row["place"]}))
-        leased = {row["id"] for row in await shard.fetch(SQL.leased_ids)}
+        leased = {row["id"]: row["leases"] for row in await shard.fetch(SQL.leased_ids)}
         after = NO_ID
         while page := await shard.fetch(SQL.items_page, after_id=after, rows_max=CHUNK_ROWS):
             after = page[-1]["id"]
             tick(len(page))
             for row in page:
-                places = row["places"] + (row["id"] in leased)
+                places = row["places"] + leased.get(row["id"], 0)
                 if places != 1:
                     kind = "item_twice" if places else "item_nowhere"
                     found.append(Finding(kind, schema, row["id"]))

@@ -13,6 +13,8 @@ _UPDATES: Final = "integration/dag/test_run_updates.py"
 _BAD: Final = "integration/dag/test_bad_runs.py"
 _PLAIN: Final = "integration/dag/test_plain_turns.py"
 _AWAKE: Final = "integration/dag/test_awake_runs.py"
+_CONTINUED: Final = "integration/dag/test_continued_runs.py"
+_STARTING: Final = "services/dag/workflows/starting.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -54,6 +56,30 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        self.waits = waits and not self._dag.paused\n",
         "        self.waits = waits\n",
         (f"{_AWAKE}::test_a_run_that_is_paused_does_not_wait",),
+    ),
+    Mutation(
+        "run-continued-cancel",
+        "a cancel that a run's code was not told of is one of the run that it goes on as",
+        _STARTING,
+        "asked = await store.runs.untold_cancel(tx, run) if run.cancel_requested else None",
+        "asked = None",
+        (f"{_CONTINUED}::test_a_cancel_that_code_was_not_told_of_is_one_of_the_next_run",),
+    ),
+    Mutation(
+        "run-continued-told",
+        "code that was told of a cancel and goes on as a new run is not told of it again",
+        "services/dag/store/sql/runs.sql",
+        "event.event > r.seen",
+        "event.event > 0",
+        (f"{_CONTINUED}::test_code_that_was_told_of_a_cancel_and_goes_on_is_not_told_again",),
+    ),
+    Mutation(
+        "run-continued-paused",
+        "a run that is paused goes on as one that is paused",
+        _STARTING,
+        "parent, paused=dag.paused)",
+        "parent, paused=False)",
+        (f"{_CONTINUED}::test_a_run_that_is_paused_and_goes_on_as_a_new_one_stays_paused",),
     ),
     Mutation(
         "run-awake-lost",

@@ -1,7 +1,12 @@
 -- A queue shard by itself. Read in one snapshot, in stretches of ids.
 
 -- name: leased_ids()
-SELECT unnest(ids)::text AS id FROM lease;
+-- Items that are leased, and under how many leases; a lease remembers, too, what was acked under it.
+SELECT l.id::text, count(*)::int AS leases
+FROM (SELECT unnest(ids) AS id, claimed_at FROM lease) AS l
+CROSS JOIN LATERAL (SELECT remembered, managed, enqueued_at FROM item WHERE item.id = l.id OFFSET 0) AS i
+WHERE NOT i.remembered OR i.managed OR i.enqueued_at <= l.claimed_at
+GROUP BY l.id;
 
 -- name: items_page(after_id, rows_max)
 -- The next items and in how many of the queues each is; one in none must be leased.

@@ -152,6 +152,8 @@ class Builder:
         facts: Sequence[Resolved],
         queue_shard: ShardNo,
         parent: Parent | None = None,
+        *,
+        paused: bool = False,
     ) -> tuple[Settlement | None, Written]:
         """Make a DAG of its own, or of a parent, some of whose externals are resolved, in a transaction of the
         caller's, who settles it and then calls `give_made`."""
@@ -159,6 +161,9 @@ class Builder:
             self.quotas.add(namespace, dags=1)
         dag = await store.dags.insert_dag(tx, dag_id, namespace, made_of.dag, parent)
         assert dag is not None, "its id is new"
+        if paused:
+            dag.paused = True
+            await store.dags.set_flags(tx, dag)
         if facts:
             await store.edges.resolve_externals(tx, dag.no, facts)
             dag.externals += len(facts)

@@ -17,7 +17,7 @@ async def request(
     if run.over or run.cancel_requested:
         return
     data = encode({} if reason is None else {"reason": reason})
-    await store.runs.request_cancel(tx, run, data, grace_s)
+    await store.runs.request_cancel(tx, run.dag_no, data, grace_s)
     settlement.wake(dag)
 
 

@@ -266,9 +266,15 @@ async def append_ends(tx: Transaction, node_nos: Sequence[int]) -> None:
     await tx.fetch(SQL.append_ends, node_nos=node_nos)
 
 
-async def request_cancel(tx: Transaction, run: Run, data: str, grace_s: float) -> None:
+async def request_cancel(tx: Transaction, dag_no: DagNo, data: str, grace_s: float) -> None:
     """Tell a run's code that it is to end."""
-    await tx.fetch(SQL.request_cancel, dag_no=run.dag_no, data=data, grace_s=grace_s)
+    await tx.fetch(SQL.request_cancel, dag_no=dag_no, data=data, grace_s=grace_s)
+
+
+async def untold_cancel(tx: Transaction, run: Run) -> str | None:
+    """With what a run was asked to end, where its code has not been told so."""
+    row = await tx.row(SQL.untold_cancel, dag_no=run.dag_no)
+    return None if row is None else str(row["data"])
 
 
 async def has_signal(tx: Transaction, run: Run, signal_id: str) -> bool:

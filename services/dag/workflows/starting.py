@@ -141,6 +141,8 @@ class Starter:
         wanted: NewRun,
         queue_shard: ShardNo,
         parent: Parent | None = None,
+        *,
+        paused: bool = False,
     ) -> Begun:
         """Make a run in a transaction of the caller's, who settles it and gives the queue what was written."""
         if await store.timers.has_older_owner(tx, store.timers.RUNS_LEVEL):
@@ -157,7 +159,7 @@ class Starter:
         )
         made_of = SubSpec(new, [deciders.node(wanted.type, wanted.version, secret, wanted.priority)], [])
         settlement, written = await self._builder.make_within(
-            tx, shard, dag_id, namespace, made_of, (), queue_shard, parent
+            tx, shard, dag_id, namespace, made_of, (), queue_shard, parent, paused=paused
         )
         data = encode(
             {"id": wanted.workflow_id, "run": dag_id, "type": wanted.type}
@@ -184,7 +186,8 @@ class Starter:
     async def continue_as(
         self, tx: Transaction, shard: Shard, dag: Dag, run: Run, input: str | None, queue_shard: ShardNo
     ) -> Begun:
-        """The next run of a run that ends in this transaction, with the signals that it has not received."""
+        """The next run of a run that ends in this transaction, with the signals that it has not received, and what
+        else was asked of it: it is paused, and asked to end, as this one was."""
         dag_id = ids.new_id(shard.number)
         wanted = NewRun(
             type=run.type,
@@ -201,8 +204,12 @@ class Starter:
             parent = Parent(dag.parent_dag, dag.parent_node, dag.parent_generation, dag.depth)
             # The next one tells the parent how it ends.
             dag.parent_dag = None
-        begun = await self.begin(tx, shard, run.namespace, dag_id, wanted, queue_shard, parent)
-        await store.runs.move_signals(tx, run, begun.written.dag.no, self._context.settings.signal_ids_kept_s)
+        begun = await self.begin(tx, shard, run.namespace, dag_id, wanted, queue_shard, parent, paused=dag.paused)
+        settings, next_no = self._context.settings, begun.written.dag.no
+        await store.runs.move_signals(tx, run, next_no, settings.signal_ids_kept_s)
+        asked = await store.runs.untold_cancel(tx, run) if run.cancel_requested else None
+        if asked is not None:
+            await store.runs.request_cancel(tx, next_no, asked, settings.cancel_grace_s)
         await store.runs.set_continued(tx, run, dag_id)
         await store.runs.point_id(tx, run.namespace, run.workflow_id, dag_id)
         return begun

@@ -144,6 +144,14 @@ limited AS (
 UPDATE run SET last_event = last_event + 1, last_told = last_event + 1, cancel_requested = true
 WHERE dag_no = $1;
 
+-- name: untold_cancel(dag_no)
+-- What a run was asked to end with, where its code has not been told of that.
+SELECT e.data FROM (SELECT seen FROM run WHERE run.dag_no = $1 OFFSET 0) AS r
+CROSS JOIN LATERAL (
+    SELECT event.data FROM event
+    WHERE event.dag_no = $1 AND event.event > r.seen AND kind = 'run' AND state = 'cancel_requested' AND void IS NULL
+    ORDER BY event.event LIMIT 1) AS e;
+
 -- name: has_signal(dag_no, id)
 SELECT true AS found FROM signal_id WHERE dag_no = $1 AND id = $2;
 

@@ -1,0 +1,69 @@
+"""Runs that go on as new ones: what was asked of a run that its code was not told of holds for the next one."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from headgate.workflow.turns import Lease, Turn
+from tests.integration.dag.test_runs import command, leased, turn
+from tests.support.dag_world import DagWorld
+from tests.support.run_services import DagRuns
+
+
+@pytest.fixture
+async def runs(world: DagWorld) -> AsyncIterator[DagRuns]:
+    made = DagRuns(world)
+    await made.start()
+    yield made
+    await made.close()
+
+
+def goes_on(lease: Lease, last: int, seen: int) -> Turn:
+    return turn(lease, 1, last, seen, command("end", "", after=seen, state="continued", input=True))
+
+
+async def follow(runs: DagRuns, lease: Lease) -> None:
+    """From now on the next run is meant."""
+    await runs.acked(lease)
+    run = await runs.client.workflows.get(runs.id).show()
+    assert (run.state, run.run != runs.dag) == ("running", True)
+    runs.dag = str(run.run)
+
+
+async def told(runs: DagRuns) -> list[Any]:
+    return [(event.kind, event.state, event.data) for event in await runs.events()][1:]
+
+
+async def test_a_cancel_that_code_was_not_told_of_is_one_of_the_next_run(runs: DagRuns) -> None:
+    lease = await leased(runs)
+    await runs.signal("go", 1)
+    await runs.cancel("enough")
+    await runs.turn(lease, goes_on(lease, 1, 1))
+    await follow(runs, lease)
+    signal, cancel = await told(runs)
+    assert signal[:2] == ("signal", "received")
+    assert cancel == ("run", "cancel_requested", {"reason": "enough"})
+    [dag] = await runs.world.rows("SELECT deadline_at FROM dag WHERE id = $1", runs.dag)
+    assert dag["deadline_at"] is not None, "it is ended where it does not end by itself"
+    await runs.cancel("once more")
+    assert len(await told(runs)) == 2
+
+
+async def test_code_that_was_told_of_a_cancel_and_goes_on_is_not_told_again(runs: DagRuns) -> None:
+    lease = await leased(runs)
+    await runs.cancel("enough")
+    await runs.turn(lease, goes_on(lease, 2, 2))
+    await follow(runs, lease)
+    assert await told(runs) == []
+
+
+async def test_a_run_that_is_paused_and_goes_on_as_a_new_one_stays_paused(runs: DagRuns) -> None:
+    lease = await leased(runs)
+    await runs.client.workflows.get(runs.id).pause()
+    await runs.turn(lease, goes_on(lease, 1, 1))
+    await follow(runs, lease)
+    await runs.signal("go", 1)
+    assert await runs.lease() is None
+    await runs.resume()
+    assert [event.kind for event in (await runs.history(await leased(runs), 0)).events] == ["run", "signal"]
