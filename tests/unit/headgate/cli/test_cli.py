@@ -344,6 +344,14 @@ def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"headgate {VERSION}\n"
 
 
+def test_up_without_the_services_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "headgate_server", None)
+    assert cli.main(["up"]) == 2
+    assert 'pip install "headgate[server]"' in capsys.readouterr().err
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     command = f"{sys.executable} -m headgate --help | true"
     found = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
