@@ -458,6 +458,24 @@ async def test_an_operation_whose_answer_was_lost_is_one_operation(api: Api) -> 
     assert (other.status_code, other.json()["code"], other.json()["outcome"]) == (409, "operation_exists", "none")
 
 
+async def test_an_id_of_another_namespaces_operation_is_taken(api: Api) -> None:
+    wanted = {"id": api.new_id(1), "kind": "purge", "filter": {"topic": "t"}}
+    await api.enqueue_one("t")
+    await api.post("operations", wanted)
+    other = Api(api.host, "beside")
+    await other.enqueue_one("t")
+
+    answer = await other.post("operations", wanted)
+
+    assert (answer.status_code, answer.json()["code"], answer.json()["outcome"]) == (
+        409,
+        "operation_exists",
+        "none",
+    )
+    assert (await other.get(f"operations/{wanted['id']}")).status_code == 404
+    assert (await other.get("operations")).json()["items"] == []
+
+
 async def test_two_calls_for_one_operation_at_once_begin_it_once(api: Api) -> None:
     await api.enqueue_one("t")
     wanted = {"id": api.new_id(0), "kind": "purge", "filter": {"topic": "t"}}

@@ -289,6 +289,8 @@ class Operations:
         if not await write(first, missing, self._settings.operations_running_max):
             if wanted_id is not None and await self._is_there(namespace, kind, given, wanted_id):
                 return wanted_id  # the same call came twice at once
+            if wanted_id is not None and await store_operations.is_anybodys(self._stores[first].pool, wanted_id):
+                raise OperationExists("this id stands for another operation; make a new id for a new operation")
             raise TooManyOperations(
                 f"{self._settings.operations_running_max} operations of this namespace are running; "
                 "wait for one to end, or cancel one"

@@ -134,6 +134,11 @@ async def place(asked: Asked, row: NewOperation, running_max: int) -> bool:
     return bool(await asked.fetch(SQL.place_operation, **row._asdict(), running_max=running_max))
 
 
+async def is_anybodys(asked: Asked, operation_id: str) -> bool:
+    """Whether an operation has this id, in any namespace."""
+    return bool(await asked.fetch(SQL.is_operation, id=operation_id))
+
+
 async def waiting(asked: Asked, age_s: float) -> Waiting:
     """Whether there is anything to carry on."""
     return await only_row_of(Waiting, asked, SQL.operations_wait, age_s=age_s)

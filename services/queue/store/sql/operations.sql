@@ -46,6 +46,9 @@ WHERE (SELECT count(*) FROM operation o WHERE o.state = 'running' AND o.namespac
 ON CONFLICT (id) DO NOTHING
 RETURNING id::text;
 
+-- name: is_operation(id)
+SELECT id::text FROM operation WHERE id = $1::uuid;
+
 -- name: operations_wait(age_s)
 -- Whether there is anything to carry on: the one look that an idle shard costs.
 SELECT EXISTS (SELECT FROM operation WHERE state = 'running') AS running,
