@@ -264,8 +264,8 @@ async def test_a_host_with_the_old_map_can_do_nothing(world: World, host: QueueH
 
 
 async def test_calls_and_transactions_that_the_fence_meets(world: World, host: QueueHost) -> None:
-    """One is open and commits: it is moved. One waits for the fence's lock: it finds no shard; or where the fence has
-    given up a try meanwhile, as on a machine that is slow, it is taken, and moved."""
+    """One is open and commits: it is moved. One waits for the fence's lock: it finds no shard; or where the fence
+    has given up a try meanwhile, as on a machine that is slow, it is taken, and moved."""
     api = Api(host)
     first = await api.enqueue_one("t", id=api.new_id(1))
     before = await world.database.connect("queue_001")
