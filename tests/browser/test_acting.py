@@ -1,8 +1,10 @@
 """What pages do, clicked: the dialog says how many and which, and what was confirmed has happened."""
 
+import asyncio
+import json
 from typing import Any
 
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Route
 
 from tests.support import console
 from tests.support.console import Look, Site, furnish, look
@@ -88,6 +90,65 @@ async def test_quotas(site: Site, browser: Browser) -> None:
         await act(opened, "Quotas", told="Items: – → 5,000", items_max="5000")
         found = await site.queue.client.get("/v1/namespaces/default")
         assert found.json()["items_max"] == 5_000
+
+
+async def test_quotas_that_another_operator_sets_meanwhile_stay(site: Site, browser: Browser) -> None:
+    await furnish(site)
+    async with look(browser, site.queue.url) as opened:
+        await opened.go("namespaces")
+        await opened.page.get_by_role("button", name="Quotas", exact=True).first.click()
+        answer = await site.queue.client.put("/v1/namespaces/default", json={"enqueues_per_minute": 700})
+        assert answer.status_code == 200
+        dialog = opened.page.locator("dialog")
+        await dialog.locator("input[name=items_max]").fill("5000")
+        await dialog.locator(".told li").wait_for()
+        assert await dialog.locator(".told").inner_text() == "Items: – → 5,000"
+        await dialog.locator("button[type=submit]").click()
+        await dialog.get_by_role("button", name="Close").click()
+        found = (await site.queue.client.get("/v1/namespaces/default")).json()
+        assert (found["items_max"], found["enqueues_per_minute"]) == (5_000, 700)
+
+
+async def test_what_is_confirmed_is_what_was_said(site: Site, browser: Browser) -> None:
+    """What is told of a filter that is no longer there lets nobody confirm the one that is."""
+    await furnish(site)
+    asked, let = asyncio.Event(), asyncio.Event()
+
+    async def late(route: Route) -> None:
+        if json.loads(route.request.post_data or "{}")["filter"].get("state") == "leased":
+            asked.set()
+            await let.wait()
+        await route.continue_()
+
+    async with look(browser, site.queue.url) as opened:
+        page = opened.page
+        await opened.go("topics/mail")
+        await page.route("**/operations", late)
+        await page.get_by_role("button", name="Cancel some").click()
+        await page.locator("dialog input[name=state]").fill("leased")
+        await asked.wait()
+        await page.evaluate("() => { window.setTimeout = () => 0; }")  # the next look is not due yet
+        await page.locator("dialog input[name=state]").fill("ready")
+        async with page.expect_response("**/operations"):
+            let.set()
+        await page.evaluate(
+            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+        assert await page.locator("dialog button[type=submit]").is_disabled()
+
+
+async def test_a_dialog_goes_with_its_page(site: Site, browser: Browser) -> None:
+    await furnish(site)
+    async with look(browser, site.queue.url) as opened:
+        await opened.go("topics")
+        await opened.go("topics/mail")
+        await opened.page.get_by_role("button", name="Purge").click()
+        await opened.page.locator("dialog .sample").wait_for()
+        await opened.page.go_back()
+        await opened.page.wait_for_function("() => !document.querySelector('dialog')")
+        await opened.drawn()
+        assert opened.page.url.endswith("/topics")
+    assert (await counts(site, "mail"))["ready"] == 34
 
 
 async def test_verbs_of_dags_and_nodes(site: Site, browser: Browser) -> None:

@@ -94,6 +94,19 @@ async def test_pages_say_why(site: Site, browser: Browser) -> None:
             )
 
 
+async def test_backticks_of_tenants_stay_in_sentences_and_commands_are_set_as_such(
+    site: Site, browser: Browser
+) -> None:
+    dag = await site.post("dags", {"nodes": [{"key": "a`b", "topic": "t"}]}, "dag")
+    site.queue.app.app.state.process.dispatch.asked._since_s -= 3_600
+    async with look(browser, site.dag.url) as opened:
+        await opened.go(f"dags/{dag['id']}?node=a%60b")
+        why = opened.page.locator("aside .why p").first
+        await why.wait_for()
+        assert (await why.inner_text()).startswith("a`b is queued in t")
+        assert await why.locator("code").all_inner_texts() == ["headgate worker"]
+
+
 async def test_a_topic_that_is_empty_by_turns_stays_in_the_list(site: Site, browser: Browser) -> None:
     """One whose items are taken as they come."""
     await site.post("enqueue", {"items": [{"topic": "quick"}]})

@@ -24,8 +24,8 @@ function confirm(page, { label, title, say, run, ask, danger }) {
   function look() {
     act.disabled = true;
     clearTimeout(due);
+    const mine = (turn += 1); // so what is on its way, of what stood there before, lets nobody confirm what stands there now
     due = setTimeout(async () => {
-      const mine = (turn += 1);
       try {
         const { parts, stop = false } = await say(values());
         if (mine !== turn) return;
@@ -45,6 +45,7 @@ function confirm(page, { label, title, say, run, ask, danger }) {
   }
 
   async function go() {
+    if (act.disabled) return;
     act.disabled = true;
     try {
       put(told, await run(values()) || "Done.");
@@ -60,6 +61,7 @@ function confirm(page, { label, title, say, run, ask, danger }) {
 
   document.body.append(dialog);
   dialog.showModal();
+  addEventListener("hashchange", () => dialog.close(), { once: true }); // it is of the page that is left
   look();
 }
 

@@ -80,8 +80,8 @@ export function reason(page, why) {
     rest.length ? h("ul", {}, rest.map((cause) => h("li", {}, coded(cause.text), since(cause)))) : null);
 }
 
-// Text in which `commands` are set as such.
-const coded = (text) => text.split("`").map((part, at) => (at % 2 ? h("code", {}, part) : part));
+// Text in which `commands` are set as such; other backticks are of what tenants wrote.
+const coded = (text) => text.split(/`((?:headgate|python -m) [^`]*)`/).map((part, at) => (at % 2 ? h("code", {}, part) : part));
 
 export function fields(pairs) {
   return h("dl", {}, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")

@@ -5,7 +5,7 @@ import { Refused, SERVICE, can, forgetMe, forgetMissing, me, missing, setToken, 
 import { forgetCharts } from "./chart.js";
 import { audit } from "./audit.js";
 import * as dags from "./dags.js";
-import { h, put } from "./dom.js";
+import { h, plain, put } from "./dom.js";
 import * as queue from "./queue.js";
 import { overview } from "./overview.js";
 import * as runbook from "./runbook.js";
@@ -75,7 +75,7 @@ async function render() {
   const { ns, view, argument, query } = address();
   const [name, list, one] = VIEWS[view];
   localStorage.setItem(NS, ns);
-  document.title = `${argument || name || query.q || "Search"} · Headgate`;
+  document.title = plain(`${argument || name || query.q || "Search"} · Headgate`);
   header(ns, view, query);
   const page = {
     ns, query,

@@ -252,12 +252,17 @@ export async function namespaces(page) {
 const QUOTAS = [["enqueues_per_minute", "Enqueues a minute"], ["in_flight_max", "Leased at once"], ["items_max", "Items"], ["stored_bytes_max", "Stored bytes"]];
 
 function quotas(page, each) {
-  const wanted = (values) => Object.fromEntries(QUOTAS.filter(([name]) => values[name] !== "").map(([name]) => [name, Number(values[name])]));
+  const names = { ns: each.namespace };
+  // A call sets all quotas: those that this reader leaves alone stay as they are by then, whoever has set them meanwhile.
+  const wanted = async (values) => {
+    const now = await ask(PATHS.namespace, names), given = (name) => (values[name] === "" ? null : Number(values[name]));
+    return { now, next: Object.fromEntries(QUOTAS.map(([name]) => [name, values[name] === String(each[name] ?? "") ? now[name] ?? null : given(name)])) };
+  };
   return verb(page, { label: "Quotas", scope: "admin", title: `Quotas of ${each.namespace}`, ask: QUOTAS.map(([name, text]) => [name, `${text} (empty: no limit)`, each[name] ?? "", { inputmode: "numeric", pattern: "[0-9]*" }]),
     say: async (values) => {
-      const next = wanted(values);
-      const changed = QUOTAS.filter(([name]) => (each[name] ?? null) !== (next[name] ?? null));
-      return { stop: !changed.length || Object.values(next).some((value) => !Number.isSafeInteger(value)), parts: changed.length ? h("ul", {}, changed.map(([name, text]) => h("li", {}, `${text}: ${said(each[name])} → ${said(next[name])}`))) : h("p", { class: "quiet" }, "Nothing changes yet.") };
+      const { now, next } = await wanted(values);
+      const changed = QUOTAS.filter(([name]) => (now[name] ?? null) !== next[name]);
+      return { stop: !changed.length || Object.values(next).some((value) => value !== null && !Number.isSafeInteger(value)), parts: changed.length ? h("ul", {}, changed.map(([name, text]) => h("li", {}, `${text}: ${said(now[name])} → ${said(next[name])}`))) : h("p", { class: "quiet" }, "Nothing changes yet.") };
     },
-    run: async (values) => { await send(PATHS.namespace, { ns: each.namespace }, wanted(values), "PUT"); return h("p", {}, "In force on every process within a second."); } });
+    run: async (values) => { await send(PATHS.namespace, names, (await wanted(values)).next, "PUT"); return h("p", {}, "In force on every process within a second."); } });
 }

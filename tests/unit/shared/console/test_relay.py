@@ -1,9 +1,13 @@
 """Calls that pages make of the other service: what is passed on, what is not, and what a page is told."""
 
 import asyncio
+from pathlib import Path
 
+import httpx
 import pytest
 
+from services.queue.app import create_app
+from services.queue.settings import QueueSettings
 from shared.console.relay import OtherServiceAway, ServiceRelay
 from shared.errors import NotFound
 
@@ -54,3 +58,19 @@ async def test_a_change_whose_answer_was_lost_may_have_happened() -> None:
 async def test_a_service_that_was_not_named_is_not_there() -> None:
     with pytest.raises(NotFound, match="HEADGATE_DAG_URL"):
         await ServiceRelay("dag", None).ask("GET", "/v1/me", "", {}, b"", "")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_who_has_no_token_for_this_service_reaches_the_other_through_it_neither(
+    method: str, tmp_path: Path
+) -> None:
+    """The other one may ask for none, where only this one is reached from outside."""
+    settings = QueueSettings(
+        shards="postgresql://nobody@127.0.0.1:1/none#1",
+        HEADGATE_TOKENS_FILE=tmp_path / "tokens.jsonl",
+        HEADGATE_DAG_URL="http://127.0.0.1:9",
+    )
+    transport = httpx.ASGITransport(app=create_app(settings))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
+        answer = await client.request(method, "/ui/dag/v1/namespaces/default/dags")
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
