@@ -55,6 +55,8 @@ async def history(
             raise invalid("/metrics", f"there is no metric {name[:40]!r}; there are {', '.join(sorted(METRICS))}")
     if namespace is not None and not caller.may_enter(namespace):
         caller.enter(namespace)
+    if namespace is not None and by != "topic" and topic is None:
+        raise invalid("/namespace", "a namespace has lines of its topics alone: ask `by=topic`, or name a `topic`")
     question = watch.question(
         metrics=wanted, span_s=span_s, step_s=step_s, by=by, shard=shard, namespace=namespace, topic=topic
     )

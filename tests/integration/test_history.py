@@ -41,6 +41,13 @@ async def seen(service: Service, wanted: Any, **query: Any) -> dict[str, Any]:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.parametrize("by", ["all", "shard"])
+async def test_lines_of_whole_shards_are_no_namespaces(quick: Service, by: str) -> None:
+    answer = await quick.client.get("/v1/history", params={"metrics": "ready", "by": by, "namespace": "default"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+    assert (await asked(quick, metrics="ready", by=by, namespace="default", topic="t"))["series"] == []
+
+
 async def test_items_of_all_shards_of_each_and_of_topics(quick: Service) -> None:
     items = [{"id": new_id(shard), "topic": "mail"} for shard in (0, 1, 1)]
     await quick.client.post("/v1/namespaces/default/enqueue", json={"items": items})
