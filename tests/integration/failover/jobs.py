@@ -1,4 +1,4 @@
-"""What jobs do beside their work, under the load: they log, tell how far they have come, throttle, and are one of
+"""What jobs do beside their work, under the load: they log, tell how far they have come, and are one of
 a unique key at a time."""
 
 import asyncio
@@ -14,15 +14,13 @@ from headgate import _ids as ids
 from headgate.errors import NotFound
 from shared.shards.map_file import SLOTS, slot_of
 from tests.integration.failover.load import SHARDS
-from tests.integration.failover.verb import HEARD_S, LOSSY, InTime, Verb
-from tests.worlds import job_facts, limit_facts, unique_facts
+from tests.integration.failover.verb import LOSSY, InTime, Verb
+from tests.worlds import job_facts, unique_facts
 from tests.worlds.facts import Delivery, History, Sent, Word
 from tests.worlds.job_facts import JobFacts, Logged, Shown, Told
-from tests.worlds.limit_facts import LimitFacts, Throttled
 from tests.worlds.unique_facts import Taken, UniqueFacts
 
 _LEASE_S = 10.0
-_THROTTLE_S = 6.0
 _GUESSED = "01234567-89ab-4cde-8f01-23456789abcd"
 _make = ids.IdMaker().make
 
@@ -150,61 +148,6 @@ class Logs(Worked):
             yield f"{self.tenant}'s {self.topic}: nobody has logged anything"
 
 
-class Throttles(Worked):
-    """Now and then a worker gives an item back, and nothing more of the topic, or of its key, is to come."""
-
-    def __init__(self, tenant: str, client: AsyncClient, shard: int, in_time: InTime) -> None:
-        super().__init__(tenant, client, shard, in_time)
-        self.facts = LimitFacts()
-        self.answered: dict[int, float] = {}  # of each throttle, by its place
-        self._taken = count()
-        self._is_over = False
-
-    async def step(self) -> None:
-        key = f"key{next(self._serial) % 2}"
-        await self.enqueue(payload={"key": key}, fairness_key=key)
-
-    async def work(self) -> None:
-        for leased in await asyncio.gather(self.take(2), self.take(1)):
-            for item in leased:
-                taken = next(self._taken)
-                if taken % 4 == 0 and not self._is_over:
-                    await self._throttle(item, item.payload["key"] if taken % 8 else "")
-                else:
-                    await self.ack(item)
-
-    async def _throttle(self, item: Any, key: str) -> None:
-        """It is given back whatever becomes of the throttle, so what counts is what is shown."""
-        sent, place = time.monotonic(), (self.tenant, self.topic)
-        self._said("nack", item)
-        given: Any = {"throttle_s": _THROTTLE_S} | ({"throttle_key": key} if key else {})
-        async with self.in_time(f"throttle {self.topic}"):
-            back = {"id": item.id, "lease_token": item.lease_token, "delay_s": 0.0, "costs_attempt": False}
-            [result] = await self.client.nack([back | given])
-            shown = await self.client.limits.get(self.topic) if result.status == "requeued" else None
-            keys = [] if shown is None else [one.key for one in shown.throttled_keys]
-            stands = shown is not None and (key in keys if key else shown.throttled_until is not None)
-            if stands and not self._is_over:
-                now = time.monotonic()
-                self.answered[len(self.facts.throttles)] = now
-                self.facts.throttles.append(Throttled(place, key, now + HEARD_S, sent + _THROTTLE_S))
-
-    async def end(self) -> None:
-        self._is_over = True
-        self.facts.lifts((self.tenant, self.topic), None, time.monotonic())
-        await self.client.limits.unthrottle(self.topic)
-
-    def faults(self, cut_s: float | None) -> Iterator[str]:
-        stand = [
-            throttled
-            for nth, throttled in enumerate(self.facts.throttles)
-            if not self._may_be_lost(self.answered[nth], cut_s)
-        ]
-        yield from limit_facts.judge(LimitFacts(throttles=stand), self.history)
-        if not self.facts.throttles:
-            yield f"{self.tenant}'s {self.topic} was never throttled"
-
-
 class Uniques(Worked):
     """Several want one key, which one item at a time has."""
 
@@ -237,4 +180,4 @@ class Uniques(Worked):
             yield f"{self.tenant}'s key {self.place[1]} was never taken"
 
 
-VERBS: tuple[type[Verb], ...] = (Logs, Throttles, Uniques)
+VERBS: tuple[type[Verb], ...] = (Logs, Uniques)

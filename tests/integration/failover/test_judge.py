@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headgate._ids import IdMaker
-from tests.integration.failover.jobs import Logs, Throttles, Uniques
+from tests.integration.failover.jobs import Logs, Uniques
 from tests.integration.failover.judge import judge, missing
 from tests.integration.failover.load import LEASE_S, Delivery, Log, Sent
 from tests.integration.failover.runs import Run, Runs
@@ -16,7 +16,7 @@ from tests.worlds.facts import Delivery as Leased
 from tests.worlds.facts import Sent as Queued
 from tests.worlds.facts import Word
 from tests.worlds.job_facts import Logged, Shown, Told
-from tests.worlds.limit_facts import Limited, Throttled
+from tests.worlds.limit_facts import Limited
 from tests.worlds.unique_facts import Taken
 from tests.worlds.value_facts import Read, Write
 
@@ -203,21 +203,6 @@ def test_lines_that_were_written_under_a_guessed_token() -> None:
     assert judge(Log(verbs=[logs]), None) == []
     logs.facts.logged[1].known.add(("ok", "written"))
     assert any("not its holder's" in fault for fault in judge(Log(verbs=[logs]), None))
-
-
-@pytest.mark.parametrize("shard", [0, 1])
-@pytest.mark.parametrize("said", [BEFORE, AFTER])
-@pytest.mark.parametrize("cut_s", [CUT_S, None])
-def test_an_item_of_a_throttled_topic(shard: int, said: float, cut_s: float | None) -> None:
-    throttles = a(Throttles, shard)
-    place = "north", throttles.topic
-    throttles.facts.throttles.append(Throttled(place, "", said + 2, said + 6))
-    throttles.answered[0] = said
-    throttles.history.delivered(Leased("I", *place, "I", "token", 1, LEASE_S, said + 6, said + 7))
-    assert judge(Log(verbs=[throttles]), cut_s) == []
-    throttles.history.delivered(Leased("J", *place, "J", "another", 1, LEASE_S, said + 3, said + 4))
-    may_be = shard == 1 and said == AFTER and cut_s is not None
-    assert bool(judge(Log(verbs=[throttles]), cut_s)) is not may_be
 
 
 @pytest.mark.parametrize("shard", [0, 1])
