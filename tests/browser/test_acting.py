@@ -137,6 +137,30 @@ async def test_what_is_confirmed_is_what_was_said(site: Site, browser: Browser) 
         assert await page.locator("dialog button[type=submit]").is_disabled()
 
 
+async def test_what_is_under_way_is_not_left_before_it_says_what_came_of_it(site: Site, browser: Browser) -> None:
+    await furnish(site)
+    begun, let = asyncio.Event(), asyncio.Event()
+
+    async def late(route: Route) -> None:
+        if not json.loads(route.request.post_data or "{}").get("dry_run"):
+            begun.set()
+            await let.wait()
+        await route.continue_()
+
+    async with look(browser, site.queue.url) as opened:
+        page = opened.page
+        await opened.go("topics/mail")
+        await page.route("**/operations", late)
+        await page.get_by_role("button", name="Purge").click()
+        await page.locator("dialog button[type=submit]:not([disabled])").click()
+        await begun.wait()
+        await page.keyboard.press("Escape")
+        assert await page.get_by_role("button", name="Leave it").is_disabled()
+        let.set()
+        await page.get_by_role("button", name="Close").click()
+    assert not await counts(site, "mail")
+
+
 async def test_a_dialog_goes_with_its_page(site: Site, browser: Browser) -> None:
     await furnish(site)
     async with look(browser, site.queue.url) as opened:

@@ -18,7 +18,8 @@ function confirm(page, { label, title, say, run, ask, danger }) {
   const leave = h("button", { type: "button", onclick: () => dialog.close() }, "Leave it");
   const form = h("form", { method: "dialog", onsubmit: (event) => { event.preventDefault(); go(); } },
     inputs.map(([, text, input]) => h("label", {}, text, input)), told, said, h("p", { class: "buttons" }, leave, act));
-  const dialog = h("dialog", { "aria-labelledby": "dialog-title", onclose: () => { dialog.remove(); page.again(); } }, h("h2", { id: "dialog-title" }, title), form);
+  let running = false; // what is under way is not left before it says what came of it
+  const dialog = h("dialog", { "aria-labelledby": "dialog-title", oncancel: (event) => { if (running) event.preventDefault(); }, onclose: () => { dialog.remove(); page.again(); } }, h("h2", { id: "dialog-title" }, title), form);
   let turn = 0, due = null;
 
   function look() {
@@ -46,17 +47,18 @@ function confirm(page, { label, title, say, run, ask, danger }) {
 
   async function go() {
     if (act.disabled) return;
-    act.disabled = true;
+    running = act.disabled = leave.disabled = true;
     try {
       put(told, await run(values()) || "Done.");
       said.hidden = true;
       act.remove();
       leave.textContent = "Close";
-      leave.focus();
     } catch (error) {
       tell(error);
       act.disabled = false;
     }
+    running = leave.disabled = false;
+    if (!act.isConnected) leave.focus();
   }
 
   document.body.append(dialog);
