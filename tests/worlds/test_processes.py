@@ -15,8 +15,7 @@ from tests.worlds.soak import live
 from tests.worlds.world import World, judge
 
 SOAK_S = float(os.environ.get("HEADGATE_TEST_SOAK_S", "6"))
-# Nightly a hundred times as many come to pass.
-_ROUNDS_MIN = 10
+_ROUNDS_MIN = 20
 
 
 @pytest.mark.drawn(1)
