@@ -174,10 +174,31 @@ class Uniques(Worked):
             await self.ack(item)
 
     def faults(self, cut_s: float | None) -> Iterator[str]:
-        items = [taken for taken in self.facts.items if not self._may_be_lost(taken.done, cut_s)]
-        yield from unique_facts.judge(UniqueFacts(items=items), self.history, is_inside=False)
+        """A server that lost its tail leaves two histories, each of which is to be sound: what the former one
+        answered, and what the standby goes on from, with what is seen of it and all that is sent from then on."""
+        items, history = self.facts.items, self.history
+        if cut_s is not None and self.shard == LOSSY:
+            former = [taken for taken in items if taken.done < self.fell_s]
+            yield from unique_facts.judge(UniqueFacts(items=former), history, is_inside=False)
+            items = [taken for taken in items if self._stands(taken, cut_s)]
+            history = self._later()
+        yield from unique_facts.judge(UniqueFacts(items=items), history, is_inside=False)
         if not self.facts.items:
             yield f"{self.tenant}'s key {self.place[1]} was never taken"
+
+    def _stands(self, taken: Taken, cut_s: float) -> bool:
+        return taken.done < cut_s or taken.began >= self.stood_s or self._came_later(taken.id)
+
+    def _came_later(self, item_id: str) -> bool:
+        return any(came.sent >= self.stood_s for came in self.history.deliveries[item_id])
+
+    def _later(self) -> History:
+        """Of what came again from the standby no ack of before has been kept."""
+        found = History()
+        for item_id, words in self.history.words.items():
+            since = self.stood_s if self._came_later(item_id) else 0.0
+            found.words[item_id] = [word for word in words if word.sent >= since]
+        return found
 
 
 VERBS: tuple[type[Verb], ...] = (Logs, Uniques)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -117,6 +117,13 @@ class Load:
             raise AssertionError(
                 f"no progress: {missing()} of {wanted} from {before}; late {self.log.late}"
             ) from error
+
+    async def through(self, failover: Awaitable[None]) -> None:
+        """A standby takes over; tell what is judged by it when it began, and when it was over."""
+        began_s = time.monotonic()
+        await failover
+        for verb in self.log.verbs:
+            verb.fell_s, verb.stood_s = began_s, time.monotonic()
 
     async def until_done(self, what: str, since: float) -> None:
         """Until a call that was sent since then was answered as done."""

@@ -33,7 +33,7 @@ async def test_where_commits_wait_for_the_standby_nothing_is_missing(
     async with paired(databases, tmp_path, redis_url, synchronous=True) as (pair, stage):
         async with stage.load.running() as load:
             await load.until_more(STEPS)
-            await pair.fail_over()
+            await load.through(pair.fail_over())
             await load.until_more(STEPS)
         await stage.drain()
         assert judge(load.log, cut_s=None) == []
@@ -49,7 +49,7 @@ async def test_a_standby_that_had_fallen_behind_costs_what_it_had_not_heard_of(
             cut_s = time.monotonic()
             await pair.cut_off()
             await load.until_more(STEPS)
-            await pair.fail_over()
+            await load.through(pair.fail_over())
             await load.until_more(STEPS)
         await stage.drain(repair=True)
         assert judge(load.log, cut_s) == []
@@ -66,7 +66,7 @@ async def test_a_synchronous_standby_that_stands_still_lets_nothing_be_promised(
             await pair.cut_off()
             await load.until_more(STEPS, shards=[0])
             await asyncio.sleep(4)  # past the deadline of every statement
-            await pair.fail_over()
+            await load.through(pair.fail_over())
             await load.until_more(STEPS)
         await stage.drain()
         assert judge(load.log, cut_s=None) == []

@@ -22,6 +22,7 @@ from tests.worlds.value_facts import Read, Write
 
 CUT_S = 100.0
 BEFORE, AFTER = 50.0, 150.0
+FELL_S, STOOD_S = 200.0, 210.0  # when a standby takes over, and has
 _make = IdMaker().make
 
 
@@ -205,19 +206,59 @@ def test_lines_that_were_written_under_a_guessed_token() -> None:
     assert any("not its holder's" in fault for fault in judge(Log(verbs=[logs]), None))
 
 
+def unique_items(shard: int, *taken: float) -> Any:
+    """Items that were given one key, one after another."""
+    uniques = a(Uniques, shard)
+    uniques.fell_s, uniques.stood_s = FELL_S, STOOD_S
+    for number, at in enumerate(taken):
+        sent = Queued(f"item {number}", "north", uniques.topic, {}, f"item {number}")
+        uniques.facts.items.append(Taken(uniques.place, sent, f"item {number}", at, at + 0.5))
+    return uniques
+
+
 @pytest.mark.parametrize("shard", [0, 1])
 @pytest.mark.parametrize("taken", [BEFORE, AFTER])
 @pytest.mark.parametrize("cut_s", [CUT_S, None])
 def test_a_unique_key_that_two_items_had(shard: int, taken: float, cut_s: float | None) -> None:
-    uniques = a(Uniques, shard)
-    for number, at in enumerate((taken, taken + 1)):
-        sent = Queued(f"item {number}", "north", uniques.topic, {}, f"item {number}")
-        uniques.facts.items.append(Taken(uniques.place, sent, f"item {number}", at, at + 0.5))
-    may_be = shard == 1 and taken == AFTER and cut_s is not None
-    assert any("two were there at once" in fault for fault in judge(Log(verbs=[uniques]), cut_s)) is not may_be
-    acked = taken + 0.6
-    uniques.history.said(Word("ack", "north", "item 0", "token", "info", "", acked, acked))
+    uniques = unique_items(shard, taken, taken + 1)
+    assert two_at_once(uniques, cut_s)
+    uniques.history.said(ack_of("item 0", taken + 0.6))
     assert judge(Log(verbs=[uniques]), cut_s) == []
+
+
+def ack_of(item_id: str, at: float) -> Word:
+    return Word("ack", "north", item_id, "token", "info", "", at, at)
+
+
+def two_at_once(uniques: Any, cut_s: float | None) -> bool:
+    return any("two were there at once" in fault for fault in judge(Log(verbs=[uniques]), cut_s))
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("first", [BEFORE, AFTER])
+@pytest.mark.parametrize("second", [FELL_S - 10, FELL_S + 1, STOOD_S + 10])
+@pytest.mark.parametrize("cut_s", [CUT_S, None])
+def test_a_unique_key_whose_item_the_standby_may_not_have_heard_of(
+    shard: int, first: float, second: float, cut_s: float | None
+) -> None:
+    """What the former server answered holds until it is gone, what it had told its standby afterwards too."""
+    uniques = unique_items(shard, first, second)
+    is_unsure = second > FELL_S and (first == AFTER or second < STOOD_S)
+    may_be = shard == 1 and cut_s is not None and is_unsure
+    assert two_at_once(uniques, cut_s) is not may_be
+
+
+@pytest.mark.parametrize(("again", "is_fault"), [(STOOD_S - 1, False), (STOOD_S + 5, True)])
+@pytest.mark.parametrize("acked", [AFTER + 5, None])
+def test_a_unique_key_whose_item_comes_from_the_standby(again: float, is_fault: bool, acked: float | None) -> None:
+    """It was not lost, so it had its key all the time; an ack of before the standby took over was."""
+    uniques = unique_items(1, AFTER, STOOD_S + 1)
+    if acked is not None:
+        uniques.history.said(ack_of("item 0", acked))
+    uniques.history.delivered(Leased("", "north", uniques.topic, "item 0", "again", 2, LEASE_S, again, again))
+    assert two_at_once(uniques, CUT_S) is is_fault
+    uniques.history.said(ack_of("item 0", STOOD_S + 0.5))
+    assert not two_at_once(uniques, CUT_S)
 
 
 @pytest.mark.parametrize("shard", [0, 1])

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from math import inf
 
 from headgate import AsyncClient
 from headgate.errors import HeadgateError
@@ -18,6 +19,9 @@ _PAUSE_S = 1.0
 
 class Verb:
     """One tenant's, on one shard, or wherever the services have it."""
+
+    # Until then the former server answers; what is sent from then on, the standby that took over does.
+    fell_s, stood_s = inf, inf
 
     def __init__(self, tenant: str, client: AsyncClient, shard: int, in_time: InTime) -> None:
         self.tenant, self.client, self.shard, self.in_time = tenant, client, shard, in_time
