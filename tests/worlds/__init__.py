@@ -16,7 +16,7 @@ Where to look
     registry         what a verb is: its weight, when it can be, what it does and what the oracles learn
     queue_verbs      verbs of items, topics and namespaces
     operation_verbs  what is done to many items at once
-    dag_verbs        verbs that build DAGs
+    dag_verbs        verbs that build DAGs; `dag_scenes` do several in their order
     control_verbs    verbs that steer them
     value_verbs      verbs of values that a DAG's jobs share
     schedule_verbs   verbs of schedules

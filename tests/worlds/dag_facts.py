@@ -78,6 +78,7 @@ class Dag:
     nodes: dict[str, Node] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
     children: list[tuple[str, str, float]] = field(default_factory=list)  # node, its child, since
+    perhaps_children: list[tuple[str, str]] = field(default_factory=list)  # of which nobody was answered
     acts: list[Act] = field(default_factory=list)
     shown: dict[str, Any] = field(default_factory=dict)
     views: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -5,7 +5,7 @@ Of edges there are those that were taken for certain by a moment, and those that
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tests.worlds.dag_facts import Dag, DagFacts, Node
@@ -94,6 +94,32 @@ def _edges_hold(seen: _Seen) -> Iterator[str]:
         begun = [at for (key, state, _), at in seen.first.items() if key == edge.down and state != "blocked"]
         if not begun or min(begun) > edge.since:
             yield f"the edge from {edge.up} to {edge.down} was taken at {edge.since} and is not there"
+
+
+def _children_bind(seen: _Seen) -> Iterator[str]:
+    """Who waits for a node waits for its children, and theirs, in whatever state it was; the family does not."""
+    dag = seen.dag
+    sure = _families((node, child) for node, child, _ in dag.children)
+    perhaps = _families([*((node, child) for node, child, _ in dag.children), *dag.perhaps_children])
+    for down, view in dag.views.items():
+        for up in view["upstream"]:
+            missing = sure.get(up, set()) - set(view["upstream"])
+            if missing and down not in perhaps[up]:
+                yield f"{down} waits for {up}, and not for its children {sorted(missing)}"
+
+
+def _families(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Of each node its children, however deep."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for node, child in pairs:
+        found[node].add(child)
+    grew = True
+    while grew:
+        grew = False
+        for family in list(found.values()):
+            below = set().union(*(found.get(child, set()) for child in family)) - family
+            grew, _ = grew or bool(below), family.update(below)
+    return found
 
 
 def _nodes_hold(seen: _Seen) -> Iterator[str]:
@@ -387,5 +413,15 @@ def _values(seen: _Seen) -> Iterator[str]:
     return judge_values(seen.dag.values)
 
 
-_LOOKS = [_nodes_hold, _edges_hold, _explained, _deliveries, _outputs, _cancel_is_final, _ends, _values]
+_LOOKS = [
+    _nodes_hold,
+    _edges_hold,
+    _children_bind,
+    _explained,
+    _deliveries,
+    _outputs,
+    _cancel_is_final,
+    _ends,
+    _values,
+]
 _LOOKS += [_reasons, _parents, _undoing, _dead]

@@ -183,10 +183,19 @@ async def expand(world: Any, rng: Random) -> None:
     body: dict[str, Any] = {"node": key, "nodes": specs}
     if rng.random() < 0.7:
         body["generation"] = held.dag["generation"]
-    answer = await world.dag(rng, dag.namespace, f"/dags/{dag.id}/expand", body)
-    dag.add(specs, _settled(answer))
+    await expand_by(world, rng, dag, body)
+
+
+async def expand_by(world: Any, rng: Random, dag: Dag, body: dict[str, Any]) -> Answer:
+    """An expansion, written down."""
+    answer = _settled(await world.dag(rng, dag.namespace, f"/dags/{dag.id}/expand", body))
+    dag.add(body["nodes"], answer)
+    pairs = [(body["node"], spec["key"]) for spec in body["nodes"]]
     if answer.known == "ok":
-        dag.children += [(key, spec["key"], answer.done) for spec in specs]
+        dag.children += [(*pair, answer.done) for pair in pairs]
+    elif answer.known == "info":
+        dag.perhaps_children += pairs
+    return answer
 
 
 @verb(0.7, has_dags)

@@ -9,7 +9,7 @@ from tests.worlds.facts import Bulk, Delivery, End, Gate, Sent, Unheard, Word
 from tests.worlds.registry import verb
 from tests.worlds.stage import SHARDS_MAX
 from tests.worlds.wire import Answer, Known
-from tests.worlds.world_names import ENDS, NAMESPACES, NODE_TOPICS, SOLO_TOPIC, TOPICS
+from tests.worlds.world_names import ENDS, NAMESPACES, NODE_TOPICS, SCENE_TOPIC, SOLO_TOPIC, TOPICS
 
 _BEST_PRIORITY = -(2**31)
 GUESSED = "01234567-89ab-4cde-8f01-23456789abcd"
@@ -130,6 +130,7 @@ async def take(
     if chosen is None:
         narrow = {topic for place, topic in world.limits.scenes if place == namespace}
         narrow |= {SOLO_TOPIC} if world.edition >= 7 else set()
+        narrow |= {SCENE_TOPIC} if world.edition >= 8 else set()
         chosen = [*topics, *sorted(narrow)] if world.draining else rng.sample(topics, rng.randint(1, 3))
     body: dict[str, Any] = {"topics": [{"topic": topic, "count": count} for topic in chosen]}
     if rng.random() < 0.3:

@@ -26,7 +26,7 @@ class Verb:
 
 # A new verb changes what a seed chooses. So verbs that come together are an edition, and a seed that is kept is
 # run in its own.
-EDITION = 7
+EDITION = 8
 VERBS: list[Verb] = []
 
 

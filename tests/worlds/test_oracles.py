@@ -406,6 +406,15 @@ def _an_edge_is_gone(world: World) -> None:
     world.dag.edges.append(Edge("other", "down", 1.0))
 
 
+def _a_child_binds_nobody(world: World) -> None:
+    world.dag.children.append(("up", "child", 1.8))
+
+
+def _a_childs_child_binds_nobody(world: World) -> None:
+    world.dag.children += [("child", "below", 1.7), ("up", "child", 1.8)]
+    world.dag.views["down"]["upstream"].append("child")
+
+
 def _a_node_is_gone(world: World) -> None:
     world.dag.nodes["third"] = Node("third", {}, 1.0, 1.0)
 
@@ -441,6 +450,8 @@ def _it_ends_too_soon(world: World) -> None:
         (_two_items, "is 2 items"),
         (_after_its_cancel, "after the cancel was final"),
         (_an_edge_is_gone, "is not there"),
+        (_a_child_binds_nobody, "down waits for up, and not for its children ['child']"),
+        (_a_childs_child_binds_nobody, "and not for its children ['below']"),
         (_a_node_is_gone, "third was taken and is not there"),
         (_counts_are_wrong, "it counts"),
         (_an_event_is_missing, "event 4 is the 3."),
@@ -453,3 +464,14 @@ def test_what_a_dag_may_not_do_is_told(fault: Callable[[World], None], says: str
     fault(world)
     found = world.judged()
     assert any(says in line for line in found), found
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_child_that_waits_by_itself_waits_for_no_other_child(is_answered: bool) -> None:
+    world = World()
+    world.dag.children.append(("up", "child", 1.8))
+    if is_answered:
+        world.dag.children.append(("up", "down", 1.8))
+    else:
+        world.dag.perhaps_children.append(("up", "down"))
+    assert not [line for line in world.judged() if "its children" in line]

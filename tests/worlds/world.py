@@ -16,6 +16,7 @@ from headgate._ids import IdMaker
 from tests.support.databases import Databases
 from tests.worlds import (
     control_verbs,
+    dag_scenes,
     dag_verbs,
     faults,
     forged_verbs,
@@ -61,6 +62,7 @@ MODULES = (
     unique_verbs,
     limit_scenes,
     forged_verbs,
+    dag_scenes,
 )
 
 ROUNDS = 60
@@ -199,6 +201,8 @@ class World:
             # Where others go on meanwhile, the clock may have moved.
             return Answer(known, sent, self.stage.clock.latest_s() + TICK_S / 2, status, found)
 
+        if process.client.is_closed:
+            return made("fail")  # whoever goes on at a process finds that it is gone
         json = {} if body is None and method != "GET" else body
         try:
             async with asyncio.timeout(_CALL_S_MAX):

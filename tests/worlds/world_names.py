@@ -5,4 +5,5 @@ TOPICS = ("a", "b")
 NARROW_TOPICS = ("t1", "t2", "t3", "t4")  # of scenes of limits, and of nothing else
 NODE_TOPICS = ("n", "m")
 SOLO_TOPIC = "solo"  # of items that follow one another under a key
+SCENE_TOPIC = "scene"  # of nodes of scenes
 ENDS = "ends"
