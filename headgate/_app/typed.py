@@ -3,9 +3,9 @@
 import inspect
 import json
 import typing
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import UnionType
 from typing import Annotated, Any, Final, Union
 
@@ -106,7 +106,7 @@ class Signature:
                 raise TypeError(f"an annotation of {self.name} names what is not there: {error}") from None
         return self._hints
 
-    @property
+    @cached_property
     def injected(self) -> dict[str, type[Job] | StateOf]:
         """The parameters that a worker fills in, by name."""
         found: dict[str, type[Job] | StateOf] = {}
@@ -117,7 +117,7 @@ class Signature:
                 found[name] = parameter.default
         return found
 
-    @property
+    @cached_property
     def gives_nothing(self) -> bool:
         """Whether the function is annotated to return None."""
         return self.hints.get("return", Any) is type(None)
@@ -207,16 +207,23 @@ class Signature:
 
     def call_with(self, arguments: Mapping[str, Any], injected: Mapping[str, Any]) -> tuple[list[Any], Any]:
         """Positional and keyword arguments of the function itself."""
-        bound = inspect.BoundArguments(self._whole, OrderedDict())
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        by_name = False
         for name, parameter in self._whole.parameters.items():
-            if name in injected:
-                bound.arguments[name] = injected[name]
-            elif name in arguments:
-                value = arguments[name]
-                bound.arguments[name] = tuple(value) if parameter.kind is parameter.VAR_POSITIONAL else value
-            elif parameter.default is not parameter.empty:
-                bound.arguments[name] = parameter.default
-        return list(bound.args), bound.kwargs
+            value = (injected if name in injected else arguments).get(name, parameter.default)
+            kind = parameter.kind
+            if value is parameter.empty:
+                by_name = True  # what comes after one that is left out has no place of its own
+            elif kind is parameter.VAR_POSITIONAL:
+                args += value
+            elif kind is parameter.VAR_KEYWORD:
+                kwargs |= value
+            elif by_name or kind is parameter.KEYWORD_ONLY:
+                kwargs[name] = value
+            else:
+                args.append(value)
+        return args, kwargs
 
 
 def loose(value: Any) -> Any:
