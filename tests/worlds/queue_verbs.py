@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 from headgate._ids import shard_of
+from headgate.wire import BATCH_MAX
 from tests.worlds.facts import Bulk, Delivery, End, Gate, Sent, Unheard, Word
 from tests.worlds.registry import verb
 from tests.worlds.stage import SHARDS_MAX
@@ -132,6 +133,7 @@ async def take(
         narrow |= {SOLO_TOPIC} if world.edition >= 7 else set()
         narrow |= {SCENE_TOPIC} if world.edition >= 8 else set()
         chosen = [*topics, *sorted(narrow)] if world.draining else rng.sample(topics, rng.randint(1, 3))
+    count = min(count, BATCH_MAX // len(chosen))
     body: dict[str, Any] = {"topics": [{"topic": topic, "count": count} for topic in chosen]}
     if rng.random() < 0.3:
         body["lease_s"] = rng.choice(_LEASES_S)
@@ -145,6 +147,8 @@ async def take(
         body["settle"] = {f"{name}s": _named(said) for name, said in settle.items()}
     at = rng.choice(world.stage.queues) if at is None else at
     answer = await world.call(rng, at, namespace, "POST", "/dequeue", body, {})
+    if answer.code == "invalid":
+        world.fault(f"a dequeue of {namespace} is refused as {answer}: {answer.body}")
     heard = {"ok": world.history.asked, "info": world.history.unheard}
     if answer.known in heard:
         heard[answer.known].append(Unheard(namespace, frozenset(chosen), answer.sent))

@@ -1,11 +1,21 @@
-"""What the calls of a world come to where there is nobody to answer."""
+"""What calls of a world come to where nobody answers, and what its tenants ask for when everything is let go."""
 
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 
+from headgate.wire import BATCH_MAX
+from tests.worlds.queue_verbs import take
+from tests.worlds.wire import Answer
 from tests.worlds.world import World
+from tests.worlds.world_names import NAMESPACES, NARROW_TOPICS
+
+
+def world() -> World:
+    clock = SimpleNamespace(now_s=lambda: 1.0, latest_s=lambda: 1.0)
+    return World(1, SimpleNamespace(clock=clock, queues=["q1"]))
 
 
 async def test_a_call_to_a_process_that_was_killed_and_is_over_does_nothing() -> None:
@@ -13,8 +23,24 @@ async def test_a_call_to_a_process_that_was_killed_and_is_over_does_nothing() ->
     client = httpx.AsyncClient()
     await client.aclose()
     process: Any = SimpleNamespace(name="q1", client=client)
-    clock = SimpleNamespace(now_s=lambda: 1.0, latest_s=lambda: 1.0)
-    world = World(1, SimpleNamespace(clock=clock, processes=[]))
-    answer = await world.ask(process, "POST", "/v1/namespaces/red/dequeue", {}, {}, {})
+    there = world()
+    answer = await there.ask(process, "POST", "/v1/namespaces/red/dequeue", {}, {}, {})
     assert answer.known == "fail"
-    assert world.faults == []
+    assert there.faults == []
+
+
+async def test_in_the_end_all_topics_are_asked_for_in_a_call_that_is_within_its_bounds() -> None:
+    there = world()
+    there.draining = True
+    there.limits.scenes = {(NAMESPACES[0], topic): None for topic in NARROW_TOPICS}
+    asked: list[int] = []
+
+    async def call(*given: Any) -> Answer:
+        asked.extend(demand["count"] for demand in given[5]["topics"])
+        return Answer("fail", 1.0, 1.0, 422, {"code": "invalid"})
+
+    there.call = call  # type: ignore[method-assign, assignment]
+    await take(there, Random(1), NAMESPACES[0], 100)
+    assert len(asked) > 10
+    assert sum(asked) <= BATCH_MAX
+    assert there.faults, "a call that is refused for its form is the caller's fault, or the service's"
