@@ -23,6 +23,8 @@ async def check(shard: Reader, scope: Scope, tick: Tick = silent) -> list[Findin
             still = [no for no, dag in page.items() if not dag["walking"]]
             for row in await shard.fetch(SQL.unended, nos=still):
                 found.append(_finding("dag_unended", shard, row["id"], row["no"], None))
+            for row in await shard.fetch(SQL.ended_early, nos=list(page)):
+                found.append(_finding("dag_ended_early", shard, row["id"], row["no"], None))
             await _nodes(shard, page, found, tick)
             if len(found) >= FINDINGS_MAX:
                 return found

@@ -14,6 +14,7 @@ KINDS: Final[dict[str, tuple[str, bool]]] = {
     "edge_unflipped": ("a node's upstream has ended, and nobody will count it", True),
     "dag_totals": ("a DAG's totals are not what its nodes say", True),
     "dag_unended": ("a DAG has nothing left to do and has not ended", True),
+    "dag_ended_early": ("a DAG says that it has ended, and nodes of it, or the code of its run, have not", False),
     "node_stuck": ("a node waits for nothing and nobody will decide it", True),
     "timer_lost": ("a timer runs, and nobody will end it", True),
     "outbox_old": ("the queue has not been told for long; is it away?", False),

@@ -44,6 +44,14 @@ WHERE state IN ('running', 'cancelling') AND blocked + released <= cleanup_left 
         AND (closed OR blocked + released + succeeded + failed + skipped + cancelled > 0))
 ORDER BY d.no;
 
+-- name: ended_early(nos)
+-- Which of these say that they have ended, and have nodes that have not: of a run, also its code.
+SELECT d.no, d.id::text FROM unnest($1::bigint[]) AS w(no)
+CROSS JOIN LATERAL (SELECT * FROM dag WHERE dag.no = w.no OFFSET 0) AS d
+WHERE d.state NOT IN ('running', 'cancelling') AND (d.blocked + d.released > 0
+    OR EXISTS (SELECT FROM run WHERE run.dag_no = d.no AND run.state = 'running' OFFSET 0))
+ORDER BY d.no;
+
 -- name: wrong_nodes(after_no, last_no, rows_max)
 -- Of the next nodes: which disagree with the facts, and where the stretch ends. A node that was decided keeps the
 -- counts it was decided by; a terminal upstream's edge is flipped, but for what a walk has still to do.
