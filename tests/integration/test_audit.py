@@ -241,30 +241,6 @@ async def test_a_dag_whose_end_was_lost_ends(both: Both, state: str) -> None:
     await both.healthy()
 
 
-@pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled"])
-async def test_a_dag_that_ended_before_its_nodes_is_found(both: Both, state: str) -> None:
-    dag = await both.make({"a": [], "b": ["a"]})
-    await both.sql("dag_000", "UPDATE dag SET state = $1, finished_at = shard_now()", state)
-    assert "dag_ended_early" in await both.kinds()
-    assert await both.mend() == 0  # what is right is for a person to say
-    await both.sql("dag_000", "UPDATE dag SET state = 'running', finished_at = NULL")
-    await both.run("a", "b")
-    assert await both.ended(dag) == "succeeded"
-    await both.healthy()
-
-
-async def test_a_run_whose_dag_has_ended_without_its_code_is_found(both: Both) -> None:
-    dag = await both.make({"a": []})
-    await both.run("a")
-    assert await both.ended(dag) == "succeeded"
-    row = "SELECT no, 'default', id, 'w', 'order', 0, 'running', '' FROM dag"
-    columns = "dag_no, namespace, dag_id, workflow_id, type, priority, state, secret_hash"
-    await both.sql("dag_000", f"INSERT INTO run ({columns}) {row}")
-    assert await both.kinds() == ["dag_ended_early"]
-    await both.sql("dag_000", "UPDATE run SET state = 'succeeded'")
-    await both.healthy()
-
-
 async def test_a_dag_that_is_open_or_held_or_empty_has_not_come_to_its_end(both: Both) -> None:
     for body in ({"open": True}, {"hold": True}, {}):
         made = await both.dag.client.post("/v1/namespaces/default/dags", json=body)
