@@ -178,6 +178,7 @@ class History:
         self.moves = self.moved = 0  # changes of the shard map that were begun, and that are over
         self.gates: list[Gate] = []
         self.left: dict[str, str] = {}  # what is there in the end, in which state
+        self.tags: dict[str, str] = {}  # of what was there in the end
         self.made: set[str] = set()  # of what was there, items that the services made: of nodes, and of ends
         self.counts: Counter[str] = Counter()
         self.ended_s = 0.0

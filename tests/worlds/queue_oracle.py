@@ -29,7 +29,7 @@ def judge(history: History) -> list[str]:
         found += [fault for look in _BY_ITEM for fault in look(item)]
     found += _paused(history)
     found += [
-        f"{item_id} was left behind {state} by nobody"
+        f"{item_id} ({history.tags.get(item_id)}) was left behind {state} by nobody"
         for item_id, state in history.left.items()
         if item_id not in owner and item_id not in history.made
     ]

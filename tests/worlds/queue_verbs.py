@@ -445,10 +445,13 @@ async def look(world: Any, rng: Random) -> bool:
         if found is None:
             return False
         for item in found:
-            left[item["id"]] = item["state"]
+            left[item["id"]], world.history.tags[item["id"]] = item["state"], str(item["payload"].get("tag"))
             if "node" in item["payload"] or item["topic"] == ENDS:
                 world.history.made.add(item["id"])
-            if item["state"] == "disabled" and item["payload"].get("tag") in world.history.sent:
-                world.history.sent[item["payload"]["tag"]].ids.add(item["id"])
+            sent = world.history.sent.get(item["payload"].get("tag"))
+            # Where nobody was answered for it, nor heard that it came, its id is seen here alone.
+            is_unsure = sent is not None and sent.is_possible and not sent.is_promised
+            if sent is not None and (item["state"] == "disabled" or is_unsure) and sent.namespace == namespace:
+                sent.ids.add(item["id"])
     world.history.left = left
     return set(left.values()) <= {"dead"} and all(shard_of(item_id) < SHARDS_MAX for item_id in left)
