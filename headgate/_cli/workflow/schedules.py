@@ -111,8 +111,7 @@ def listing(args: Args) -> int:
     if args.output == "json":
         show_json(found, sys.stdout)
     elif found:
-        rows = [{**one.model_dump(), "spec": _said(one.spec)} for one in found]
-        show_table(rows, _COLUMNS, sys.stdout)
+        show_table([_row(one) for one in found], _COLUMNS, sys.stdout)
     else:
         sys.stdout.write("no schedules\n")
     return commands.OK
@@ -180,8 +179,14 @@ def _show(args: Args, schedule: wire.Schedule) -> int:
     if args.output == "json":
         show_json(schedule, sys.stdout)
     else:
-        show_fields({**schedule.model_dump(), "spec": _said(schedule.spec)}, sys.stdout)
+        show_fields(_row(schedule), sys.stdout)
     return commands.OK
+
+
+def _row(schedule: wire.Schedule) -> dict[str, Any]:
+    """What a person reads of it: a slot that will pass is not the next one."""
+    shown = {**schedule.model_dump(), "spec": _said(schedule.spec)}
+    return {**shown, "next_at": None} if schedule.paused else shown
 
 
 def _said(spec: wire.ScheduleSpecView) -> str:

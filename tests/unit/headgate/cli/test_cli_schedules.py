@@ -66,3 +66,13 @@ def test_schedules_are_listed_shown_and_stopped(service: Service, run: Run) -> N
     assert run("schedule", "resume", "nightly")[0] == 0
     assert run("schedule", "backfill", "nightly", AT, "2030-01-08T00:00:00Z")[1] == "7 slots\n"
     assert run("schedule", "delete", "nightly")[1] == "nightly is deleted\n"
+
+
+def test_a_schedule_that_is_paused_has_no_next_slot_to_look_forward_to(service: Service, run: Run) -> None:
+    listed = {**SCHEDULE, "paused": True}
+    service.reply = lambda *_: {"items": [listed, {**SCHEDULE, "id": "hourly"}], "next_cursor": None}
+    lines = {line.split()[0]: line for line in run("schedule", "list")[1].splitlines()}
+    assert "2030" in lines["hourly"] and "2030" not in lines["nightly"]
+    assert AT in run("schedule", "list", "-o", "json")[1]
+    service.reply = lambda *_: listed
+    assert "next_at" not in run("schedule", "pause", "nightly")[1]
