@@ -121,6 +121,18 @@ async def test_a_topic_that_is_empty_by_turns_stays_in_the_list(site: Site, brow
         assert "–" in await opened.page.get_by_role("row", name="quick").inner_text()
 
 
+async def test_the_page_of_a_leased_item_says_who_has_it(site: Site, browser: Browser) -> None:
+    await site.post("enqueue", {"items": [{"topic": "held"}, {"topic": "held"}]})
+    demand = {"topics": [{"topic": "held", "count": 1}], "wait_s": 5}
+    [mine] = (await site.post("dequeue", {**demand, "worker": "host-<7>"}))["items"]
+    [nobodys] = (await site.post("dequeue", demand))["items"]
+    async with look(browser, site.dag.url) as opened:
+        await opened.go(f"items/{mine['id']}")
+        assert "host-<7>" in await opened.page.locator("section.head dl").inner_text()
+        await opened.go(f"items/{nobodys['id']}")
+        assert "worker" not in await opened.page.locator("section.head dl").inner_text()
+
+
 async def test_a_paused_schedule_has_no_next_run(site: Site, browser: Browser) -> None:
     await furnish(site)
     path = "/v1/namespaces/default/schedules/nightly/pause"

@@ -9,6 +9,7 @@ export const PATHS = {
   topics: ["queue", "/v1/namespaces/{ns}/topics"],
   items: ["queue", "/v1/namespaces/{ns}/items"],
   item: ["queue", "/v1/namespaces/{ns}/items/{item_id}"],
+  itemStates: ["queue", "/v1/namespaces/{ns}/items/states"],
   attempts: ["queue", "/v1/namespaces/{ns}/items/{item_id}/attempts"],
   logs: ["queue", "/v1/namespaces/{ns}/items/{item_id}/logs"],
   cancelItems: ["queue", "/v1/namespaces/{ns}/cancel"],

@@ -167,6 +167,7 @@ function progressed({ done, total, note, at }) {
 export async function item(page, id) {
   const { ns } = page;
   const [found, tries, logs, why] = await Promise.all([ask(PATHS.item, { ns, item_id: id }), ask(PATHS.attempts, { ns, item_id: id }, { limit: 20 }), ask(PATHS.logs, { ns, item_id: id }, { limit: 200 }), ask(PATHS.why, { ns }, { item: id }).catch(() => null)]);
+  const standing = found.state === "leased" ? await send(PATHS.itemStates, { ns }, { ids: [id] }).then((told) => told.results[0], () => null) : null;
   const part = (name, value) => (value === null || value === undefined ? null : [minor(name), h("pre", { tabindex: "0" }, json(value, 20_000))]);
   page.show(
     h("section", { class: "head" }, h("h1", {}, badge(found.state), " ", h("code", {}, found.id)), reason(page, why),
@@ -176,6 +177,7 @@ export async function item(page, id) {
         ["enqueued", ago(found.enqueued_at)],
         ["deliverable", found.state === "delayed" ? `${moment(found.deliver_at)}, in ${span((new Date(found.deliver_at) - Date.now()) / 1000)}` : null],
         ["lease ends", found.lease_expires_at ? `in ${span((new Date(found.lease_expires_at) - Date.now()) / 1000)}` : null],
+        ["worker", standing?.worker],
         ["expires", found.expires_at ? ago(found.expires_at) : null],
         ["priority", number(found.priority)], ["attempt", found.attempt ? `${found.attempt}${found.max_attempts ? ` of ${found.max_attempts}` : ""}` : null],
         ["delivery", found.delivery.replaceAll("_", " ")], ["lease", span(found.lease_s)], ["fairness key", found.fairness_key], ["progress", found.progress ? progressed(found.progress) : null], ["tells", found.ack_topic]]),
