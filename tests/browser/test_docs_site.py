@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
@@ -109,16 +110,19 @@ def address(built: Path) -> Iterator[str]:
     server.shutdown()
 
 
-async def test_it_is_read_without_asking_anybody_else(address: str, browser: Browser) -> None:
-    context = await browser.new_context(viewport={"width": 1280, "height": 860})
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_it_is_read_without_asking_anybody_else(
+    address: str, browser: Browser, scheme: Literal["light", "dark"]
+) -> None:
+    context = await browser.new_context(viewport={"width": 1280, "height": 860}, color_scheme=scheme)
     page = await context.new_page()
     asked: list[str] = []
     said: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: said.append(str(error)))
-    for name in ("pictures.html", "production.html"):
+    for name in ("pictures.html", "production.html", "operations.html"):
         await page.goto(f"{address}/{name}")
-        assert await faults(page, "critical") == [], name
+        assert await faults(page, "serious", "critical") == [], name
     assert said == []
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
     await context.close()
