@@ -129,7 +129,8 @@ async def cycle(asked: dict[str, Any]) -> dict[str, Any]:
     await asyncio.sleep(max(begun_at - time.perf_counter(), 0.0))
     begun, before = time.perf_counter(), done
     await asyncio.gather(*senders)
-    rate = (done - before) / (time.perf_counter() - begun)
+    # What did nothing counts one job, so that it can be divided by.
+    rate = max(done - before, 1) / (time.perf_counter() - begun)
     worker.stop()
     await running
     await client.aclose()

@@ -49,7 +49,7 @@ ORDER BY d.no;
 SELECT d.no, d.id::text FROM unnest($1::bigint[]) AS w(no)
 CROSS JOIN LATERAL (SELECT * FROM dag WHERE dag.no = w.no OFFSET 0) AS d
 WHERE d.state NOT IN ('running', 'cancelling') AND (d.blocked + d.released > 0
-    OR EXISTS (SELECT FROM run WHERE run.dag_no = d.no AND run.state = 'running' OFFSET 0))
+    OR EXISTS (SELECT FROM (SELECT state FROM run WHERE run.dag_no = d.no OFFSET 0) AS r WHERE r.state = 'running'))
 ORDER BY d.no;
 
 -- name: wrong_nodes(after_no, last_no, rows_max)
