@@ -149,6 +149,26 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_DRIVER}::test_threads_that_do_not_come_back_are_replaced_up_to_a_cap",),
     ),
     Mutation(
+        "workflow-place-lost",
+        "a thread whose work ends as it is given up gives its place back",
+        f"{_HEADGATE}driving/threads.py",
+        "        except NeverYields:\n",
+        "        except ZeroDivisionError:\n",
+        (
+            "unit/headgate/workflow/test_threads.py::test_given_up_between_its_end_and_saying_so_a_thread_gives_its_place_back",
+        ),
+    ),
+    Mutation(
+        "workflow-thread-ended",
+        "a thread whose work ended just in time is not given up",
+        f"{_HEADGATE}driving/threads.py",
+        "            if work.ended:",
+        "            if False:",
+        (
+            "unit/headgate/workflow/test_threads.py::test_work_that_ends_just_before_it_is_given_up_keeps_its_thread",
+        ),
+    ),
+    Mutation(
         "workflow-timer-again",
         "a timeout that mended code is in still comes",
         f"{_HEADGATE}replay.py",

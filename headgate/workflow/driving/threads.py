@@ -22,7 +22,18 @@ LOOK_S_MIN: Final = 0.01
 
 
 class _Work:
-    __slots__ = ("began_at", "began_used_s", "call", "clock", "finished", "loop", "started", "thread")
+    __slots__ = (
+        "began_at",
+        "began_used_s",
+        "call",
+        "clock",
+        "ended",
+        "finished",
+        "given_up",
+        "loop",
+        "started",
+        "thread",
+    )
 
     def __init__(self, call: Callable[[Callable[[], None]], Any], loop: asyncio.AbstractEventLoop) -> None:
         self.call = call
@@ -33,6 +44,9 @@ class _Work:
         self.began_at = 0.0
         self.began_used_s = 0.0
         self.clock: int | None = None
+        # Exactly one of them comes about, under the pool's lock.
+        self.ended = False
+        self.given_up = False
 
     def begin(self) -> None:
         """What counts against the limit begins now, in this thread."""
@@ -54,22 +68,36 @@ class _Thread(threading.Thread):
     def __init__(self, pool: "CoreThreads") -> None:
         super().__init__(name="headgate-workflow", daemon=True)
         self.pool = pool
-        self.given_up = False
 
     def run(self) -> None:
-        while not self.given_up and (work := self.pool.works.get()) is not None:
-            work.thread = self
-            work.clock = _processor_clock()
-            work.begin()
-            self._tell(work, work.started.set)
-            found, failure = None, None
-            try:
-                found = work.call(work.begin)
-            except BaseException as error:
-                failure = error
-            self._tell(work, _settle, work.finished, found, failure)
-        if self.given_up:
-            self.pool.came_back()
+        try:
+            while (work := self.pool.works.get()) is not None:
+                if not self._do(work):
+                    # What it is given up with comes now at the latest: with the end of a call.
+                    time.sleep(0)
+                    break
+            else:
+                return
+        except NeverYields:
+            # What a thread is given up with arrived where its work had just ended.
+            pass
+        self.pool.came_back()
+
+    def _do(self, work: _Work) -> bool:
+        """Whether the thread is still the pool's after this work."""
+        work.thread = self
+        work.clock = _processor_clock()
+        work.begin()
+        self._tell(work, work.started.set)
+        found, failure = None, None
+        try:
+            found = work.call(work.begin)
+        except BaseException as error:
+            failure = error
+        if not self.pool.ended(work):
+            return False
+        self._tell(work, _settle, work.finished, found, failure)
+        return True
 
     @staticmethod
     def _tell(work: _Work, call: Callable[..., Any], *arguments: Any) -> None:
@@ -132,7 +160,14 @@ class CoreThreads:
         for _ in range(self._threads):
             self.works.put(None)
 
+    def ended(self, work: _Work) -> bool:
+        """Whether the work ended in time, as its thread says; else `NeverYields` was sent to it before this."""
+        with self._lock:
+            work.ended = not work.given_up
+        return work.ended
+
     def came_back(self) -> None:
+        """A thread that was given up is at its end."""
         with self._lock:
             self.hung -= 1
             if self._lost:
@@ -143,16 +178,18 @@ class CoreThreads:
         thread = work.thread
         assert thread is not None
         with self._lock:
+            if work.ended:
+                return
+            work.given_up = True
             self.hung += 1
-            thread.given_up = True
             if self.hung <= self._hung_max:
                 _Thread(self).start()
             else:
                 self._lost += 1
-        # A loop of Python's own code ends by this; a call that does not come back is not reached.
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(NeverYields)
-        )
+            # A loop of Python's own code ends by this; a call that does not come back is not reached.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(NeverYields)
+            )
 
 
 async def in_thread(call: Callable[[], T]) -> T:

@@ -1,0 +1,90 @@
+"""Threads for workflow code: what ends about when it is given up leaves the pool whole."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate.workflow.driving.threads import CoreThreads
+from headgate.workflow.errors import NeverYields
+
+# An interrupted wait is over soon after its lock's call returns; what hangs is found by this.
+SOON_S = 20.0
+
+
+class Late(CoreThreads):
+    """Work has ended, and its thread does not say so before it was given up."""
+
+    def ended(self, work: Any) -> bool:
+        until_s = time.monotonic() + SOON_S
+        while not work.given_up and time.monotonic() < until_s:
+            time.sleep(0.001)
+        while time.monotonic() < until_s:
+            time.sleep(0.001)  # what it is given up with arrives here
+        return super().ended(work)
+
+
+class Told(CoreThreads):
+    """Says when a thread has said that its work ended."""
+
+    def __init__(self) -> None:
+        super().__init__(threads_max=1, hung_max=1)
+        self.said = threading.Event()
+
+    def ended(self, work: Any) -> bool:
+        found = super().ended(work)
+        self.said.set()
+        return found
+
+
+def one(begin: Callable[[], None]) -> int:
+    return 1
+
+
+async def until_none_hangs(threads: CoreThreads) -> None:
+    async with asyncio.timeout(SOON_S):
+        while threads.hung:
+            await asyncio.sleep(0.001)
+
+
+async def test_given_up_between_its_end_and_saying_so_a_thread_gives_its_place_back() -> None:
+    threads = Late(threads_max=1, hung_max=0)
+    with pytest.raises(NeverYields):
+        await threads.run(one, limit_s=0.01, stop=lambda: None)
+    await until_none_hangs(threads)
+
+
+async def test_work_that_ends_just_before_it_is_given_up_keeps_its_thread() -> None:
+    """Else the thread would take the next work with it."""
+    threads = Told()
+    go = threading.Event()
+
+    def stop() -> None:
+        go.set()
+        assert threads.said.wait(SOON_S)
+
+    with pytest.raises(NeverYields):
+        await threads.run(lambda _: go.wait(), limit_s=0.01, stop=stop)
+    assert threads.hung == 0
+    async with asyncio.timeout(SOON_S):
+        for _ in range(3):
+            assert await threads.run(one, limit_s=SOON_S, stop=lambda: None) == 1
+
+
+async def test_work_that_ends_while_it_is_given_up_a_hundred_times_loses_no_place() -> None:
+    threads = CoreThreads(threads_max=1, hung_max=1)
+    for number in range(100):
+
+        def sleeps(begin: Callable[[], None], until_s: float = 0.0100 + number * 0.00001) -> None:
+            ends_at = time.monotonic() + until_s
+            while time.monotonic() < ends_at:
+                time.sleep(0.0001)
+
+        async with asyncio.timeout(SOON_S):
+            try:
+                await threads.run(sleeps, limit_s=0.002, stop=lambda: None)
+            except NeverYields:
+                await until_none_hangs(threads)
