@@ -20,6 +20,8 @@ LONGEST_S: Final = 31 * 24 * 3_600.0
 _ANSWER_S: Final = 10.0
 _BYTES_MAX: Final = 8 * 1024 * 1024
 _AT_ONCE_MAX: Final = 4
+# What a server that is no Prometheus, or a proxy before it, may make of an answer.
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _RATE_S_MIN: Final = 120  # so long has two scrapes in it
 _LABELS: Final = {"all": (), "shard": ("shard",), "topic": ("namespace", "topic")}
 
@@ -101,14 +103,17 @@ class LongHistory:
         answers = await asyncio.gather(*(self._ask({"query": query, **times}) for _, query in asked))
         found: dict[Place, list[float | None]] = {}
         left_out = 0
-        for (metric, _), series in zip(asked, answers, strict=True):
-            for each in series:
-                if len(found) >= lines_max:
-                    left_out += 1
-                    continue
-                found[_place(metric, by, where, each["metric"])] = _values(
-                    each["values"], begins_at_s, step_s, points
-                )
+        try:
+            for (metric, _), series in zip(asked, answers, strict=True):
+                for each in series:
+                    if len(found) >= lines_max:
+                        left_out += 1
+                        continue
+                    found[_place(metric, by, where, each["metric"])] = _values(
+                        each["values"], begins_at_s, step_s, points
+                    )
+        except _UNREADABLE as error:
+            raise self._away() from error
         return found, left_out
 
     async def _ask(self, query: dict[str, Any]) -> list[dict[str, Any]]:
@@ -116,20 +121,30 @@ class LongHistory:
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False)
         target = f"{self.url.rstrip('/')}/api/v1/query_range"
-        shown = httpx.URL(self.url).copy_with(username=None, password=None)
         try:
-            async with self._asking, self._client.stream("POST", target, data=query) as answer:
+            # In all: one that tells a byte a second would keep its turn for good.
+            async with (
+                asyncio.timeout(_ANSWER_S),
+                self._asking,
+                self._client.stream("POST", target, data=query) as answer,
+            ):
                 body = bytearray()
                 async for part in answer.aiter_bytes():
                     body += part
                     if len(body) > _BYTES_MAX:
                         raise Unavailable("Prometheus told too much at once: ask for fewer shards, or topics")
             if answer.status_code != 200:
-                raise Unavailable(f"the Prometheus at {shown} refuses ({answer.status_code})")
+                raise Unavailable(f"the Prometheus at {self._shown()} refuses ({answer.status_code})")
             series: list[dict[str, Any]] = json.loads(body)["data"]["result"]
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-            raise Unavailable(f"the Prometheus at {shown} does not answer", retry_after_s=5.0) from error
+        except (httpx.HTTPError, TimeoutError, *_UNREADABLE) as error:
+            raise self._away() from error
         return series
+
+    def _away(self) -> Unavailable:
+        return Unavailable(f"the Prometheus at {self._shown()} does not answer", retry_after_s=5.0)
+
+    def _shown(self) -> httpx.URL:
+        return httpx.URL(self.url or "").copy_with(username=None, password=None)
 
     async def close(self) -> None:
         """Close its connections."""

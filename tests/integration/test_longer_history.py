@@ -12,8 +12,9 @@ from urllib.parse import parse_qs
 import pytest
 
 from services.queue.duties.gauges import STATES
-from shared.console.longer import expression
+from shared.console.longer import LongHistory, expression
 from shared.console.merging import METRICS
+from shared.errors import Unavailable
 from tests.support import apps
 from tests.support.databases import Database
 from tests.support.ports import free_port
@@ -30,6 +31,7 @@ class Told:
         self.asked: list[dict[str, str]] = []
         self.status = "200 OK"
         self.labels: list[dict[str, str]] = [{}]
+        self.body: bytes | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -40,6 +42,7 @@ class Told:
         points = [[begin, "1"], [begin + step, "NaN"], [begin + 2 * step, "2.5"]]
         result = [{"metric": labels, "values": points} for labels in self.labels]
         body = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode()
+        body = body if self.body is None else self.body
         writer.write(f"HTTP/1.1 {self.status}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
         await writer.drain()
         writer.close()
@@ -73,6 +76,47 @@ async def test_a_range_that_no_process_remembers_comes_from_prometheus(
         prometheus.status = "503 Service Unavailable"
         refused = await service.client.get("/v1/history", params={"metrics": "ready", **DAY})
         assert refused.status_code == 503 and "secret" not in refused.text and "refuses (503)" in refused.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>log in</html>",
+        b"[]",
+        b"[" * 500_000,
+        b'{"data": {"result": [5]}}',
+        b'{"data": {"result": [{"metric": {}, "values": [[1, "x"]]}]}}',
+        b'{"data": {"result": [{"metric": {}, "values": [["a", null]]}]}}',
+        b'{"data": {"result": [{"metric": {}, "values": [[1e999, "1"]]}]}}',
+        b'{"data": {"result": [{"metric": [], "values": []}]}}',
+    ],
+)
+async def test_what_is_no_answer_of_a_prometheus_is_none(told: tuple[Told, str], body: bytes) -> None:
+    prometheus, url = told
+    prometheus.body = body
+    longer = LongHistory("queue", url)
+    with pytest.raises(Unavailable, match="does not answer"):
+        await longer.lines(["ready"], "shard", {}, begins_at_s=0.0, step_s=60.0, points=9, lines_max=9)
+    await longer.close()
+
+
+async def test_an_answer_that_comes_byte_by_byte_keeps_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.console.longer._ANSWER_S", 0.3)
+    port = free_port()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+        for _ in range(600):
+            writer.write(b" ")
+            await asyncio.sleep(0.05)
+        writer.close()
+
+    async with await asyncio.start_server(drip, "127.0.0.1", port):
+        longer = LongHistory("queue", f"http://127.0.0.1:{port}")
+        asked = longer.lines(list(METRICS)[:9], "all", {}, begins_at_s=0.0, step_s=60.0, points=9, lines_max=9)
+        with pytest.raises(Unavailable, match="does not answer"):
+            await asyncio.wait_for(asked, timeout=5)
+        await longer.close()
 
 
 async def test_without_a_prometheus_a_range_ends_where_memory_does(database: Database, redis_url: str) -> None:
