@@ -135,17 +135,21 @@ class AuditLog:
         log.error("an operator's call is not kept: no shard takes it", **entry)
         return None
 
-    async def end(self, begun: Begun, target: str, changed: int | None) -> None:
-        """It was done."""
-        await self._write(begun, SQL.end_audit_entry, target=target, changed=changed)
+    async def end(self, begun: Begun, target: str, changed: int | None, known_as: str | None = None) -> Begun:
+        """It was done. A call that comes as `known_as` is the same from now on."""
+        known_as = known_as or begun.call
+        await self._write(begun, SQL.end_audit_entry, target=target, changed=changed, known_as=known_as)
         try:
             await begun.shard.pool.fetch(SQL.drop_audit_entries, keep_s=self._keep_s, limit=_DROPPED_MAX)
         except ServiceError as error:
             log.warning("old entries of the audit log stay", error=error.detail)
+        return begun._replace(call=known_as)
 
-    async def goes_on(self, begun: Begun, target: str, namespace: str, operation_id: str) -> None:
+    async def goes_on(
+        self, begun: Begun, target: str, namespace: str, operation_id: str, known_as: str | None = None
+    ) -> None:
         """It was done and goes on by itself: how many it has changed is written when it has ended."""
-        await self.end(begun, target, None)
+        begun = await self.end(begun, target, None, known_as)
         self._going[begun.call] = (begun, target, namespace, operation_id)
         if len(self._going) > _UNENDED_MAX:
             self._going.popitem(last=False)
@@ -158,14 +162,6 @@ class AuditLog:
     async def settle(self) -> int:
         """Once more what shards that were away have not taken, and what has ended meanwhile; how many of it."""
         settled = 0
-        for call, (begun, target, namespace, operation_id) in list(self._going.items())[:_ASKED_MAX]:
-            self._going.pop(call, None)  # asked last by the next looks, if it goes on
-            changed = await self._changed(namespace, operation_id)
-            if changed is None:
-                self._going[call] = (begun, target, namespace, operation_id)
-            else:
-                await self._write(begun, SQL.end_audit_entry, target=target, changed=changed)
-                settled += 1
         away: set[ShardNo] = set()
         for key, (shard, statement, values) in list(self._left.items()):
             if shard.number in away:
@@ -176,6 +172,14 @@ class AuditLog:
                 away.add(shard.number)
             else:
                 self._left.pop(key, None)
+                settled += 1
+        for call, (begun, target, namespace, operation_id) in list(self._going.items())[:_ASKED_MAX]:
+            self._going.pop(call, None)  # asked last by the next looks, if it goes on
+            changed = await self._changed(namespace, operation_id)
+            if changed is None:
+                self._going[call] = (begun, target, namespace, operation_id)
+            else:
+                await self.end(begun, target, changed)
                 settled += 1
         return settled
 
@@ -228,13 +232,20 @@ class AuditLog:
             key=lambda entry: (entry[1].at, entry[0], entry[1].entry_id),
             reverse=True,
         )
-        ended = {entry.call for _, entry in found if entry.ended}  # beside it a row may stand for a moment
-        found = [each for each in found if each[1].ended or each[1].call not in ended]
+        found = _once(found)
         return found[:limit], len(found) > limit, sorted(refusals)
 
     def _homes(self) -> list[Shard]:
         living = (shard for shard in self._shards if not shard.is_retired)
         return sorted(living, key=lambda shard: shard.number)[:_HOMES_MAX]
+
+
+def _once(found: list[tuple[int, AuditEntry]]) -> list[tuple[int, AuditEntry]]:
+    """Of a call that has rows on two shards, because one was away meanwhile: the first that has ended."""
+    kept = {
+        entry.call: entry for _, entry in sorted(found, key=lambda each: (each[1].ended, -each[1].at.timestamp()))
+    }
+    return [each for each in found if each[1].call is None or kept[each[1].call] is each[1]]
 
 
 _Named = tuple[str, dict[str, str | None]]
@@ -277,7 +288,7 @@ class Audited:
             await begin()
         await self.app(scope, heard, told)
         if begun is not None:
-            await self._end(begun, named, _read(parts), held)
+            await self._end(begun, scope["path"], named, _read(parts), held)
         for message in held:
             await send(message)
 
@@ -292,29 +303,35 @@ class Audited:
         client = (scope.get("client") or ("",))[0]
         forwarded = headers.get(b"x-forwarded-for", b"").decode("latin-1")[:100]
         given = asked.get("id") or asked.get("request_id")
-        call = uuid5(NAMESPACE_URL, f"{scope['method']} {scope['path']} {given}") if given else uuid4()
+        call = _call(scope["method"], scope["path"], given) if given else str(uuid4())
+        target = parts.get("target") or asked.get("topic") or (given if kind == "operation" else None)
         said = {
             "namespace": parts.get("ns") or "",
             "who": who,
             "verb": f"{verb.replace('/', ' ')} {kind}" if verb else kind,
-            "target": str(parts.get("target") or asked.get("topic") or ""),
+            "target": str(target or ""),
             "origin": f"{client} for {forwarded}" if forwarded else client,
             "detail": msgspec.json.encode(asked).decode(),
         }
         # cut: nothing of it has been checked yet
         entry = {name: text[:_DETAIL_CHARS_MAX] for name, text in said.items()}
-        return await self._entries.begin(str(call), entry)
+        return await self._entries.begin(call, entry)
 
-    async def _end(self, begun: Begun, named: _Named, asked: dict[str, Any], held: list[Message]) -> None:
+    async def _end(
+        self, begun: Begun, path: str, named: _Named, asked: dict[str, Any], held: list[Message]
+    ) -> None:
         answered = _read(held)
         if held and held[0]["status"] < 300:
             kind = named[1].get("verb") or asked.get("kind")
             target = begun.target or str((answered.get("id") if kind else "") or "")
-            running = _running(named[0], answered)
-            if running is not None:
-                await self._entries.goes_on(begun, target, named[1]["ns"] or "", running)
+            operation = _operation(named[0], answered)
+            is_new = operation is not None and not asked.get("id") and not named[1].get("target")
+            # who repeats it by the id that this answer gives repeats this call
+            known_as = _call("POST", _operations(path), operation["id"]) if operation and is_new else None
+            if operation is not None and operation.get("state") == "running":
+                await self._entries.goes_on(begun, target, named[1]["ns"] or "", operation["id"], known_as)
             else:
-                await self._entries.end(begun, target, _count(asked, answered))
+                await self._entries.end(begun, target, _count(asked, answered), known_as)
         elif answered.get("outcome") == "none":
             await self._entries.drop(begun)
 
@@ -346,10 +363,20 @@ def _read(parts: Sequence[Message]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _running(kind: str, answered: dict[str, Any]) -> str | None:
-    """The operation that goes on by itself after this answer."""
+def _call(method: str, path: str, given: object) -> str:
+    """What a call is known by that may come once more."""
+    return str(uuid5(NAMESPACE_URL, f"{method} {path} {given}"))
+
+
+def _operations(path: str) -> str:
+    """Where operations of the path's namespace are begun."""
+    return "/".join([*path.split("/")[:4], "operations"])
+
+
+def _operation(kind: str, answered: dict[str, Any]) -> dict[str, Any] | None:
+    """The operation that this answer tells of."""
     operation = answered if kind == "operation" else answered.get("operation")
-    return operation["id"] if isinstance(operation, dict) and operation.get("state") == "running" else None
+    return operation if isinstance(operation, dict) and "id" in operation else None
 
 
 def _count(asked: dict[str, Any], answered: dict[str, Any]) -> int | None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -222,6 +223,61 @@ async def test_the_same_call_once_more_is_the_same_entry(queue_service: Service,
         "trigger schedule",
         "set schedule",
     ]
+
+
+async def test_an_operation_sent_again_with_the_id_of_its_answer_is_the_same_entry(
+    queue_service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of its shards was away when it was begun."""
+    post = queue_service.client.post
+    shard = next(iter(queue_service.app.app.state.process.shards))
+    fetch = shard.pool.fetch
+
+    async def away(statement: Any, **values: Any) -> Any:
+        if "audit" in statement.name:
+            raise ShardUnavailable("it does not answer")
+        return await fetch(statement, **values)
+
+    for is_away in (False, True):
+        for verb, body in (
+            ("operations", {"kind": "purge", "filter": {"topic": "mail"}}),
+            ("topics/purge", {"topic": "mail"}),
+        ):
+            await post(f"{NS}/enqueue", json={"items": [{"topic": "mail"}] * 3})
+            before = len(await listed(queue_service))
+            with monkeypatch.context() as meanwhile:
+                if is_away:
+                    meanwhile.setattr(shard.pool, "fetch", away)
+                begun = (await post(f"{NS}/{verb}", json=body)).json()
+            again = {"kind": "purge", "filter": {"topic": "mail"}, "id": begun.get("operation", begun)["id"]}
+            assert (await post(f"{NS}/operations", json=again)).json()["changed"] == 3
+            found = await listed(queue_service)
+            assert len(found) == before + 1 and found[0]["changed"] == 3
+
+
+async def test_how_many_is_told_though_the_first_end_was_left(
+    queue_service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operation that goes on, whose shard went away before it was answered, ends before that is made up for."""
+    audit_log = queue_service.app.app.state.watch.audit_log
+    shard = next(iter(queue_service.app.app.state.process.shards))
+    entry = {"namespace": "default", "who": "w", "verb": "v", "target": "", "origin": "", "detail": ""}
+    begun = await audit_log.begin(str(uuid4()), entry)
+    fetch = shard.pool.fetch
+
+    async def away(statement: Any, **values: Any) -> Any:
+        raise ShardUnavailable("it does not answer", outcome="unknown")
+
+    async def ended(*_: Any) -> dict[str, Any]:
+        return {"state": "done", "changed": 7}
+
+    monkeypatch.setattr(shard.pool, "fetch", away)
+    await audit_log.goes_on(begun, "t", "default", "an operation", str(uuid4()))
+    monkeypatch.setattr(shard.pool, "fetch", fetch)
+    monkeypatch.setattr(audit_log, "_operation", ended)
+    for _ in range(2):
+        await audit_log.settle()
+        assert [each["changed"] for each in await listed(queue_service)] == [7]
 
 
 async def test_pages_of_the_list_go_on_over_shards_and_equal_times(queue_service: Service) -> None:
