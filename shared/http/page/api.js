@@ -83,6 +83,7 @@ export class Refused extends Error {
     super(problem.detail || problem.title || `HTTP ${status}`);
     this.status = status;
     this.code = problem.code;
+    this.outcome = problem.outcome;
   }
 }
 
@@ -96,8 +97,12 @@ async function get([service, path], names, query = {}, options = {}) {
   return answer;
 }
 
+const ANSWER_MS = 30_000; // what is only looked at is asked for again after so long
+
 export async function ask(path, names = {}, query = {}) {
-  const found = await (await get(path, names, query)).json();
+  const found = await get(path, names, query, { signal: AbortSignal.timeout(ANSWER_MS) }).then((answer) => answer.json()).catch((error) => {
+    throw error.name === "TimeoutError" ? new TypeError("no answer from the network in time") : error;
+  });
   for (const shard of found.away || []) unheard.add(`${path[0] === "dag" ? "DAG" : "queue"} shard ${shard}`);
   return found;
 }

@@ -32,7 +32,7 @@ const VIEWS = {
   items: [null, queue.topics, queue.item],
   search: [null, search],
 };
-const EVERY_MS = 3000;
+const EVERY_MS = 3000, LATE_MS = 5000;
 const NS = "headgate-namespace";
 
 let leave = new AbortController();
@@ -120,15 +120,19 @@ function keepingFocus(main, draw) {
 }
 
 function every(ms, work, signal, failed = false) {
+  let asking = false; // a service that is slow is not asked again before it has answered
   const timer = setInterval(() => {
     const busy = document.activeElement?.matches("#main input, #main select") || document.querySelector("dialog") || String(getSelection());
-    if (!document.hidden && (failed || !busy)) attempt(work, signal).then((shown) => { if (failed && shown) render(); });
+    if (document.hidden || asking || (busy && !failed)) return;
+    asking = true;
+    attempt(work, signal).then((shown) => { asking = false; if (failed && shown) render(); });
   }, ms);
   signal.addEventListener("abort", () => clearInterval(timer));
 }
 
 // Do it; what the service says instead is shown above what was there.
 async function attempt(work, signal) {
+  const late = setTimeout(() => { if (!signal.aborted) note("The service has not answered yet; waiting for it."); }, LATE_MS);
   try {
     await work();
     if (!signal.aborted) note(null);
@@ -138,6 +142,8 @@ async function attempt(work, signal) {
     if (!(error instanceof Refused) && !(error instanceof TypeError && /fetch|network/i.test(error.message))) console.error(error);
     note(error instanceof Refused && error.status === 401 ? [token() ? `${error.message} ` : "This service asks for a token: ", tokenField()] : error instanceof Refused ? error.message : "The service does not answer; trying again.");
     return false;
+  } finally {
+    clearTimeout(late);
   }
 }
 
