@@ -113,6 +113,7 @@ class OperationPreview(Response):
     """What an operation would take; `exact` unless there was no time to look at all of it, or shards are away."""
 
     dry_run: bool = True
+    id: str | None = Field(None, description="one to begin it with: sent with it, it may be sent again")
     namespace: str
     kind: OperationKind
     filter: OperationFilter

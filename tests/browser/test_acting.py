@@ -161,6 +161,70 @@ async def test_what_is_under_way_is_not_left_before_it_says_what_came_of_it(site
     assert not await counts(site, "mail")
 
 
+async def test_what_is_confirmed_again_after_a_lost_answer_is_one_operation(site: Site, browser: Browser) -> None:
+    """So what came after it was looked at is left alone, and the audit log has it once."""
+    await furnish(site)
+    lost = False
+
+    async def loses(route: Route) -> None:
+        nonlocal lost
+        if lost or json.loads(route.request.post_data or "{}").get("dry_run"):
+            await route.continue_()
+            return
+        lost = True
+        await route.fetch()
+        await site.post("enqueue", {"items": [{"topic": "mail"}] * 3})
+        await route.abort()
+
+    async with look(browser, site.queue.url) as opened:
+        page = opened.page
+        await opened.go("topics/mail")
+        await page.route("**/operations", loses)
+        await page.get_by_role("button", name="Purge").click()
+        confirm = page.locator("dialog button[type=submit]:not([disabled])")
+        await confirm.click()
+        await page.locator("dialog .said:not([hidden])").wait_for()
+        assert "may have been done" in await page.locator("dialog .said").inner_text()
+        await confirm.click()
+        await page.get_by_role("button", name="Close").click()
+    assert (await counts(site, "mail"))["ready"] == 3
+    found = (await site.queue.client.get("/v1/audit")).json()["items"]
+    assert [(each["verb"], each["changed"]) for each in found if "purge" in each["verb"]] == [
+        ("purge operation", 37)
+    ]
+
+
+async def test_an_operation_that_was_refused_is_begun_by_another_id(site: Site, browser: Browser) -> None:
+    """The shard that the first names may be away for long."""
+    await furnish(site)
+    ids: list[str] = []
+
+    async def away(route: Route) -> None:
+        asked = json.loads(route.request.post_data or "{}")
+        if asked.get("dry_run"):
+            await route.continue_()
+            return
+        ids.append(asked["id"])
+        if len(ids) > 1:
+            await route.continue_()
+        else:
+            await route.fulfill(status=503, json={"detail": "shard 0 does not answer", "outcome": "none"})
+
+    async with look(browser, site.queue.url) as opened:
+        page = opened.page
+        await opened.go("topics/mail")
+        await page.route("**/operations", away)
+        await page.get_by_role("button", name="Purge").click()
+        confirm = page.locator("dialog button[type=submit]:not([disabled])")
+        await confirm.click()
+        await page.locator("dialog .said:not([hidden])").wait_for()
+        assert await page.locator("dialog .said").inner_text() == "shard 0 does not answer"
+        await confirm.click()
+        await page.get_by_role("button", name="Close").click()
+    assert len(set(ids)) == 2
+    assert not await counts(site, "mail")
+
+
 async def test_a_dialog_goes_with_its_page(site: Site, browser: Browser) -> None:
     await furnish(site)
     async with look(browser, site.queue.url) as opened:

@@ -124,6 +124,7 @@ class Operations:
         parts = [found[number] for number in sorted(found)]
         return {
             "dry_run": True,
+            "id": new_id(min(found)),
             "namespace": namespace,
             "kind": kind,
             "filter": given,

@@ -25,6 +25,7 @@ function confirm(page, { label, title, say, run, ask, danger }) {
   function look() {
     act.disabled = true;
     clearTimeout(due);
+    if (!told.childElementCount) put(told, h("p", { class: "quiet" }, "Looking at what that would do."));
     const mine = (turn += 1); // so what is on its way, of what stood there before, lets nobody confirm what stands there now
     due = setTimeout(async () => {
       try {
@@ -42,7 +43,7 @@ function confirm(page, { label, title, say, run, ask, danger }) {
   function tell(error) {
     if (!(error instanceof Refused) && !(error instanceof TypeError)) console.error(error);
     said.hidden = false;
-    put(said, error instanceof Refused ? error.message : "The service does not answer; what was asked may have been done.");
+    put(said, error instanceof Refused ? `${error.message}${error.outcome === "unknown" ? ". What was asked may have been done." : ""}` : "The service does not answer; what was asked may have been done.");
   }
 
   async function go() {

@@ -2,7 +2,7 @@
 
 import { whatToDo } from "./runbook.js";
 import { plainly, verb } from "./act.js";
-import { PATHS, all, ask, can, send, several } from "./api.js";
+import { PATHS, Refused, all, ask, can, send, several } from "./api.js";
 import { chart, happening, history, latest, line, perSecond, ranged, seconds, spark } from "./chart.js";
 import { pager } from "./dags.js";
 import { ago, badge, bar, bytes, clock, command, fields, h, json, moment, number, quoted, reason, said, short, span, table } from "./dom.js";
@@ -129,6 +129,7 @@ function topicVerbs(page, name, counts) {
     bulk(page, "Purge", "purge", { topic: name }, true));
 }
 
+const ID_MS = 600_000; // an id is good for a quarter of an hour
 const DEEDS = { redrive: "are put back, with fresh attempts", purge: "are cancelled and gone", cancel: "are cancelled and gone" };
 
 // An operation on all items that a filter means, after a look at which these are.
@@ -136,9 +137,27 @@ export function bulk(page, label, kind, filter, danger = false) {
   const { ns } = page;
   const asks = kind === "cancel" ? [["state", "State (all, if empty)", "", { placeholder: "ready, delayed, leased, disabled or dead" }], ["error", "Error begins like", ""], ["enqueued_before", "Enqueued before", "", { placeholder: "2026-01-31T12:00:00Z" }]] : [];
   const whole = (values) => ({ ...filter, ...Object.fromEntries(Object.entries(values).filter(([, value]) => value)) });
+  // Confirmed once more, because nobody knows what came of it, it is the same operation, as long as it means the same.
+  let begun = null;
+  async function look(values) {
+    const wanted = whole(values), meant = JSON.stringify(wanted);
+    const seen = await send(PATHS.operations, { ns }, { kind, filter: wanted, dry_run: true });
+    if (!begun?.sent || begun.meant !== meant) begun = { id: seen.id, meant, sent: false, at: Date.now() };
+    return seen;
+  }
+  async function begin(values) {
+    if (!begun.sent && Date.now() - begun.at > ID_MS) await look(values);
+    try {
+      return await send(PATHS.operations, { ns }, { kind, filter: whole(values), id: begun.id });
+    } catch (error) {
+      if (!(error instanceof Refused) || error.outcome !== "none") begun.sent = true;
+      if (!begun.sent) begun.at = 0; // nothing was done; the shard of the id may be away
+      throw error;
+    }
+  }
   return verb(page, { label, scope: "admin", danger, ask: asks, title: `${label}: ${Object.values(filter).filter(Boolean).join(", ")}`,
     say: async (values) => {
-      const seen = await send(PATHS.operations, { ns }, { kind, filter: whole(values), dry_run: true });
+      const seen = await look(values);
       const count = seen.matched;
       return { stop: !count && !seen.away.length, parts: [
         h("p", {}, h("b", {}, `${seen.exact || !count ? "" : "At least "}${number(count)} ${count === 1 ? "item" : "items"}`), ` ${count ? DEEDS[kind] : seen.away.length ? "are meant on the shards that answer" : "are meant: there is nothing to do"}.`, " A DAG's items are left alone: they are changed through their DAG."),
@@ -146,7 +165,7 @@ export function bulk(page, label, kind, filter, danger = false) {
         seen.sample.length ? h("ul", { class: "sample" }, seen.sample.slice(0, 10).map((id) => h("li", {}, h("a", { href: page.link(["items", id]) }, h("code", {}, id))))) : null] };
     },
     run: async (values) => {
-      const found = await send(PATHS.operations, { ns }, { kind, filter: whole(values) });
+      const found = await begin(values);
       return h("p", {}, `${number(found.changed)} changed${found.state === "running" ? " so far; it goes on by itself: " : ". "}`, h("a", { href: page.link(["operations"]) }, "operations"));
     } });
 }
