@@ -8,13 +8,14 @@ import { pager } from "./dags.js";
 import { ago, badge, bar, bytes, clock, command, fields, h, json, moment, number, quoted, reason, said, short, span, table } from "./dom.js";
 
 const PLACES = ["ready", "leased", "delayed", "disabled", "dead"];
-const PAGE = 50, SPARKS = 100;
+const PAGE = 50, SPARKS = 100, ROWS = 500, TOPICS_MAX = 10_000;
 const RATES = ["enqueued_per_s", "dequeued_per_s", "acked_per_s"];
 
 export async function topics(page) {
-  const [holding, told, moved, why] = await Promise.all([all(PATHS.topics, { ns: page.ns }), hour(page.ns, "ready"), hour(page.ns, RATES.join(","), undefined, { span_s: 60, step_s: 5 }), ask(PATHS.why, { ns: page.ns }).catch(() => null)]);
+  const [holding, told, moved, why] = await Promise.all([all(PATHS.topics, { ns: page.ns }, {}, TOPICS_MAX), hour(page.ns, "ready"), hour(page.ns, RATES.join(","), undefined, { span_s: 60, step_s: 5 }), ask(PATHS.why, { ns: page.ns }).catch(() => null)]);
   const found = [...holding, ...empty(moved, page.ns, holding)].sort((one, other) => (one.topic < other.topic ? -1 : 1));
   const sum = (state) => found.reduce((total, topic) => total + topic[state], 0);
+  const most = new Set([...found].sort((one, other) => held(other) - held(one)).slice(0, ROWS)), shown = found.filter((topic) => most.has(topic));
   page.show(
     h("h1", {}, "Topics"), reason(page, why),
     h("div", { class: "tiles" }, PLACES.map((state) => h("div", { class: `tile s-${state}` }, h("b", {}, number(sum(state))), h("span", {}, state)))),
@@ -24,9 +25,12 @@ export async function topics(page) {
       ...PLACES.map((state) => [state, (topic) => topic[state] || null, { right: true }]),
       ["oldest ready", (topic) => (topic.oldest_ready_age_s === null ? null : span(topic.oldest_ready_age_s)), { right: true }],
       ["in · out · acked, per s", (topic) => flow(moved, { namespace: page.ns, topic: topic.topic }), { right: true }],
-      ["ready, last hour", (topic) => (found.indexOf(topic) < SPARKS ? spark(`topic ${topic.topic}`, told, line(told, "ready", { namespace: page.ns, topic: topic.topic }), "ready") : null)],
-    ], found, h("span", {}, "No active topics in this namespace. Put something in one: ", h("code", {}, "headgate enqueue mail '{\"to\": \"ada\"}'")), (topic) => page.go(["topics", topic.topic])));
+      ["ready, last hour", (topic) => (shown.indexOf(topic) < SPARKS ? spark(`topic ${topic.topic}`, told, line(told, "ready", { namespace: page.ns, topic: topic.topic }), "ready") : null)],
+    ], shown, h("span", {}, "No active topics in this namespace. Put something in one: ", h("code", {}, "headgate enqueue mail '{\"to\": \"ada\"}'")), (topic) => page.go(["topics", topic.topic])),
+    found.length > shown.length ? h("p", { class: "quiet" }, `These hold most, of ${holding.length < TOPICS_MAX ? "" : "at least "}${number(found.length)} topics. The search finds the others.`) : null);
 }
+
+const held = (topic) => PLACES.reduce((total, place) => total + topic[place], 0);
 
 // Topics that hold nothing now, and of which something moved in the last minute: a quick one is not there by turns.
 function empty(moved, namespace, holding) {
