@@ -1,6 +1,6 @@
 // A large graph on a canvas: what is in view is drawn, names where there is room for them. Its places come from a worker.
 
-import { SIGNS, h, number } from "./dom.js";
+import { SIGNS, h, number, plain } from "./dom.js";
 
 const BOX = { w: 168, h: 30, dx: 214, dy: 40 };
 const NAMED_PX = 11, SIGNED_PX = 5; // a box is so high, at least, to show its name, or its sign
@@ -281,6 +281,6 @@ export class CanvasDrawing {
 }
 
 function fit(key) {
-  const text = key.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "⟨⟩");
+  const text = plain(key);
   return text.length > 22 ? `${text.slice(0, 13)}…${text.slice(-8)}` : text;
 }

@@ -20,11 +20,12 @@ function fill(element, props, children) {
   return put(element, ...children);
 }
 
-// Marks that turn the direction of what stands around them would let a name look like another one: they are shown.
-const TURNS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+// Characters that nobody sees, or that turn the direction of what stands around them, would let a name look like another
+// one: they are shown. What joins letters of other scripts, and emoji, stays where it does so.
+const UNSEEN = /(?!(?<=[^\0-\x7f]|[0-9#*])[\ufe00-\ufe0f\u{e0100}-\u{e01ef}])(?!(?<=[^\0-\x7f])[\u200c\u200d](?=[^\0-\x7f]))(?!(?<=[\u{1f3f4}\u{e0020}-\u{e007e}])[\u{e0020}-\u{e007f}])[\p{Default_Ignorable_Code_Point}\u061c\u2028\u2029\u2800\ufff9-\ufffb]/gu;
 
 export function plain(text) {
-  return String(text).replace(TURNS, (mark) => `⟨U+${mark.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+  return String(text).replace(UNSEEN, (mark) => `⟨U+${mark.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
 // Gives an element new content; what is null or false is left out.

@@ -1,7 +1,7 @@
 // Draws a DAG: levels from left to right, edges through points of their own on the levels between. Of many nodes it
 // draws dots instead of boxes, a level as a block of several columns.
 
-import { SIGNS, plain, svg } from "./dom.js";
+import { SIGNS, plain, put, svg } from "./dom.js";
 
 const POINTS_MAX = 4000;
 const SWEEPS = 6;
@@ -139,7 +139,7 @@ export class Drawing {
     const element = this.elements.get(key);
     if (!element) return false;
     if (label) {
-      element.querySelector("title").textContent = label;
+      put(element.querySelector("title"), label);
       const words = element.querySelector(".key");
       if (words) words.textContent = fit(brief, this.box.w - 36);
     }
