@@ -194,6 +194,30 @@ async def test_what_is_confirmed_again_after_a_lost_answer_is_one_operation(site
     ]
 
 
+async def test_a_schedule_is_run_once_though_the_answer_was_lost(site: Site, browser: Browser) -> None:
+    await furnish(site)
+    lost: list[str] = []
+
+    async def loses(route: Route) -> None:
+        lost.append(json.loads(route.request.post_data or "{}")["request_id"])
+        answer = await route.fetch()
+        await (route.fulfill(response=answer) if len(lost) > 1 else route.abort())
+
+    async with look(browser, site.queue.url) as opened:
+        page = opened.page
+        await opened.go("schedules")
+        await page.route("**/trigger", loses)
+        await page.get_by_role("button", name="Run now").click()
+        confirm = page.locator("dialog button[type=submit]:not([disabled])")
+        await confirm.click()
+        await page.locator("dialog .said:not([hidden])").wait_for()
+        await confirm.click()
+        await page.get_by_role("button", name="Close").click()
+    assert len(lost) == 2 and len(set(lost)) == 1
+    found = (await site.dag.client.get("/v1/audit")).json()["items"]
+    assert [each["verb"] for each in found if "trigger" in each["verb"]] == ["trigger schedule"]
+
+
 async def test_an_operation_that_was_refused_is_begun_by_another_id(site: Site, browser: Browser) -> None:
     """The shard that the first names may be away for long."""
     await furnish(site)

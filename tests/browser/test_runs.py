@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Route
 
 from headgate import AsyncClient, Job, NodeFailed, Worker, Workflow
 from headgate.testing import replay
@@ -138,6 +138,34 @@ async def test_the_timeline_has_a_lane_of_each_node_with_its_attempts(
         saved = tmp_path / "run.json"
         await (await coming.value).save_as(saved)
         replay(json.loads(saved.read_text()), order)
+
+
+async def test_what_a_run_is_told_once_more_after_a_lost_answer_is_the_same_signal(
+    site: Site, client: AsyncClient, browser: Browser
+) -> None:
+    """And a reset the same reset; what says something else is another."""
+    await furnished(client)
+    asked: list[tuple[str, str]] = []
+
+    async def loses(route: Route) -> None:
+        asked.append((route.request.url.rsplit("/", 1)[1], json.loads(route.request.post_data or "{}")["id"]))
+        await route.abort()
+
+    async with look(browser, site.queue.url) as opened:
+        page = opened.page
+        await opened.go("runs/order-17")
+        await page.route("**/signals", loses)
+        await page.route("**/reset", loses)
+        for name, field, texts in (("Signal", "name", ("a", "a", "b")), ("Reset", "event", ("1", "1", "2"))):
+            await page.get_by_role("button", name=name, exact=True).click()
+            for text in texts:
+                await page.locator(f"dialog input[name={field}]").fill(text)
+                await page.locator("dialog button[type=submit]:not([disabled])").click()
+                await page.locator("dialog .said:not([hidden])").wait_for()
+            await page.keyboard.press("Escape")
+    assert [verb for verb, _ in asked] == ["signals"] * 3 + ["reset"] * 3
+    assert asked[0] == asked[1] and asked[3] == asked[4]
+    assert len(set(asked)) == 4
 
 
 async def test_verbs_of_runs(site: Site, client: AsyncClient, browser: Browser) -> None:

@@ -4,7 +4,7 @@ import { Refused, can } from "./api.js";
 import { h, put } from "./dom.js";
 
 // `say` answers what will be done, as parts of a page; `run` does it and answers what was done. `ask` are fields:
-// [name, label, value, options]; their values are given to both.
+// [name, label, value, options]; their values are given to both, and to `run` a name of what is confirmed.
 export function verb(page, { label, scope, title, say, run, ask = [], danger = false }) {
   if (!can(scope)) return null;
   return h("button", { type: "button", class: danger ? "danger" : null, onclick: () => confirm(page, { label, title: title || label, say, run, ask, danger }) }, label);
@@ -21,6 +21,8 @@ function confirm(page, { label, title, say, run, ask, danger }) {
   let running = false; // what is under way is not left before it says what came of it
   const dialog = h("dialog", { "aria-labelledby": "dialog-title", oncancel: (event) => { if (running) event.preventDefault(); }, onclose: () => { dialog.remove(); page.again(); } }, h("h2", { id: "dialog-title" }, title), form);
   let turn = 0, due = null;
+  const names = new Map(); // what is confirmed once more, because nobody knows what came of it, is the same call
+  const named = (meant) => names.get(meant) || names.set(meant, uuid()).get(meant);
 
   function look() {
     act.disabled = true;
@@ -50,7 +52,7 @@ function confirm(page, { label, title, say, run, ask, danger }) {
     if (act.disabled) return;
     running = act.disabled = leave.disabled = true;
     try {
-      put(told, await run(values()) || "Done.");
+      put(told, await run(values(), named(JSON.stringify(values()))) || "Done.");
       said.hidden = true;
       act.remove();
       leave.textContent = "Close";
@@ -67,5 +69,8 @@ function confirm(page, { label, title, say, run, ask, danger }) {
   addEventListener("hashchange", () => dialog.close(), { once: true }); // it is of the page that is left
   look();
 }
+
+// `crypto.randomUUID` is only there for pages of this machine, or by TLS.
+const uuid = () => "10000000-1000-4000-8000-100000000000".replace(/[018]/g, (digit) => (digit ^ (crypto.getRandomValues(new Uint8Array(1))[0] & (15 >> (digit / 4)))).toString(16));
 
 export const plainly = (...parts) => ({ parts: h("p", {}, ...parts) });

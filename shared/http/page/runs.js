@@ -137,10 +137,10 @@ function verbs(page, run) {
       run: async ({ key, output, reason }) => { await send(PATHS.resumeRun, names, { outputs: { [key]: JSON.parse(output) }, ...(reason ? { reason } : {}) }); } }) : null,
     verb(page, { label: "Reset", scope: "enqueue", title: `Reset ${run.id}`, danger: true, ask: [["event", "To event (its number in the history)", "1", { required: true }], ["reason", "Reason", ""]],
       say: async ({ event }) => { const fault = /^[1-9][0-9]*$/.test(event || "") ? null : "An event has a number, from 1 on."; return { stop: Boolean(fault), parts: h("p", {}, fault || `1 run goes on as when its code was told of event ${event}. What it asked for since is void: it is cancelled, and asked for anew. Signals stay.`) }; },
-      run: async ({ event, reason }) => { await send(PATHS.resetRun, names, { event: Number(event), id: `page-${crypto.randomUUID?.() || Date.now()}`, ...(reason ? { reason } : {}) }); } }),
+      run: async ({ event, reason }, id) => { await send(PATHS.resetRun, names, { event: Number(event), id, ...(reason ? { reason } : {}) }); } }),
     over(run) ? null : verb(page, { label: "Signal", scope: "enqueue", title: `Signal ${run.id}`, ask: [["name", "Name", "", { required: true }], ["data", "Data (JSON, may be empty)", ""]],
       say: async ({ name, data }) => { const fault = !name ? "Which signal?" : notJson(data); return { stop: Boolean(fault), parts: h("p", {}, fault || `1 run is told ${name}; it is kept until its code receives it.`) }; },
-      run: async ({ name, data }) => { await send(PATHS.signalRun, names, { name, data: data ? JSON.parse(data) : null, id: `page-${crypto.randomUUID?.() || Date.now()}` }); } }),
+      run: async ({ name, data }, id) => { await send(PATHS.signalRun, names, { name, data: data ? JSON.parse(data) : null, id }); } }),
     over(run) || run.paused ? null : plain("Pause", PATHS.pauseRun, "1 run: nothing more of it is released until it is resumed; what is out goes on."),
     over(run) ? null : plain("Cancel", PATHS.cancelRun, "1 run is asked to end; its code is told and may clean up.", { ask: reason, danger: true }),
     over(run) ? null : plain("Terminate", PATHS.terminateRun, "1 run is ended now, with all that it asked for; its code hears nothing of it, so it does not clean up. It cannot be taken back.", { ask: reason, danger: true })), download);

@@ -16,7 +16,7 @@ export async function schedules(page) {
     ["changed", (each) => ago(each.updated_at)],
     ["", (each) => h("span", { class: "verbs" },
       verb(page, { label: "Run now", scope: "enqueue", title: `Run ${each.id} now`, say: async () => plainly("One run is started now, beside its slots; its overlap policy decides where one is unfinished."),
-        run: async () => { const tick = await send(PATHS.triggerSchedule, { ns, schedule: each.id }); return tick.run ? h("p", {}, "Started: ", h("a", { href: page.link(["dags", tick.run]) }, tick.run)) : h("p", {}, `${tick.decision} ${tick.reason || ""}`); } }),
+        run: async (_, id) => { const tick = await send(PATHS.triggerSchedule, { ns, schedule: each.id }, { request_id: id }); return tick.run ? h("p", {}, "Started: ", h("a", { href: page.link(["dags", tick.run]) }, tick.run)) : h("p", {}, `${tick.decision} ${tick.reason || ""}`); } }),
       each.paused
         ? verb(page, { label: "Resume", scope: "enqueue", title: `Resume ${each.id}`, say: async () => plainly("It goes on with the next slot; those that passed stay skipped."), run: async () => { await send(PATHS.resumeSchedule, { ns, schedule: each.id }); } })
         : verb(page, { label: "Pause", scope: "enqueue", title: `Pause ${each.id}`, ask: [["reason", "Reason", ""]], say: async () => plainly("Its slots pass until it is resumed, each on record as skipped. Runs that were started go on."),
