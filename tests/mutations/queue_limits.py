@@ -128,6 +128,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_OF_KEYS}::test_a_rate_is_one_for_each_key",),
     ),
     Mutation(
+        "key-limits-filled",
+        "each key's bucket is filled up to a time of its own",
+        _KEYS,
+        "        return KeptGate(self.row.key, self.tokens, self.row.at, held,",
+        "        return KeptGate(self.row.key, self.tokens, self.row.filled_at, held,",
+        ("integration/queue/test_key_limits.py::test_the_wait_for_another_keys_gate_fills_no_bucket_twice",),
+    ),
+    Mutation(
         "key-limits-throttled",
         "nothing of a throttled key is handed out, also where keys have limits",
         _KEYS,

@@ -58,6 +58,8 @@ class Update:
     data: str
     known: set[Known] = field(default_factory=set)
     answers: list[dict[str, Any]] = field(default_factory=list)
+    # Calls that send it and have not been answered.
+    on_their_way: int = 0
 
     def told(self, body: dict[str, Any]) -> None:
         if body["status"] != "pending":

@@ -153,8 +153,12 @@ async def update_run(world: Any, rng: Random) -> None:
 
 async def _update(world: Any, rng: Random, run: Run, update: Update) -> None:
     body = {"name": "ask", "id": update.id, "data": update.data, "wait_s": 0}
-    answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/updates", body)
-    update.known.add(answer.known)
+    update.on_their_way += 1
+    try:
+        answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/updates", body)
+        update.known.add(answer.known)
+    finally:
+        update.on_their_way -= 1
     if answer.known == "ok":
         update.told(answer.body)
 
@@ -164,7 +168,7 @@ async def look_at_update(world: Any, rng: Random, run: Run, update: Update) -> N
     answer = await world.dag(rng, run.namespace, path, method="GET")
     if answer.known == "ok":
         update.told(answer.body)
-        if update.known <= {"fail"}:
+        if update.known <= {"fail"} and not update.on_their_way:
             world.fault(f"update {update.id} was refused, and is {answer.body}")
 
 

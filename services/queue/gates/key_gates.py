@@ -135,7 +135,8 @@ class _KeyGate:
             idle_s += (self.limits.key_burst - self.tokens) / self.limits.key_rate
         idle_at = self.row.at + timedelta(seconds=idle_s)
         held = json.dumps({**self.held, "map": max(map_version, self.map_version)} if self.held else {})
-        return KeptGate(self.row.key, self.tokens, held, max(idle_at, self.row.slow_until or idle_at))
+        # Its own time: rows are locked one after another, and the wait for the next is in no bucket twice.
+        return KeptGate(self.row.key, self.tokens, self.row.at, held, max(idle_at, self.row.slow_until or idle_at))
 
 
 class KeyGates:
@@ -319,4 +320,4 @@ def _up_to(keys: Sequence[Key], lanes: Mapping[str, str | None]) -> list[Key]:
 
 async def _keep(tx: Transaction, pair: Pair, gates: Sequence[_KeyGate], map_version: int) -> None:
     if gates:
-        await rows.keep_keys(tx, *pair, gates[0].row.at, [gate.kept(map_version) for gate in gates])
+        await rows.keep_keys(tx, *pair, [gate.kept(map_version) for gate in gates])

@@ -45,10 +45,11 @@ class KeyGateRow(NamedTuple):
 
 
 class KeptGate(NamedTuple):
-    """What the gate of a key has become, `idle_at` when it is as if made anew."""
+    """What the gate of a key has become, with the tokens of `filled_at`; at `idle_at` it is as if made anew."""
 
     key: str
     tokens: float | None
+    filled_at: datetime
     held: str
     idle_at: datetime
 
@@ -135,18 +136,16 @@ async def lock_keys(
     )
 
 
-async def keep_keys(
-    tx: Transaction, namespace: str, topic: str, filled_at: datetime, kept: Sequence[KeptGate]
-) -> None:
+async def keep_keys(tx: Transaction, namespace: str, topic: str, kept: Sequence[KeptGate]) -> None:
     """Write what gates of keys have become."""
-    keys, tokens, helds, idle_ats = zip(*kept, strict=True)
+    keys, tokens, filled_ats, helds, idle_ats = zip(*kept, strict=True)
     await tx.fetch(
         SQL.keep_key_gates,
         namespace=namespace,
         topic=topic,
         keys=keys,
         tokens=tokens,
-        filled_at=filled_at,
+        filled_ats=filled_ats,
         helds=helds,
         idle_ats=idle_ats,
     )

@@ -12,6 +12,7 @@ from services.queue.gates.limits import GRANT_S
 from services.queue.model import Key
 from services.queue.store import gates as rows
 from shared.errors import ShardUnavailable
+from tests.integration.queue.test_lock_order import until_waiting
 from tests.integration.queue.test_topic_limits import limit, lost
 from tests.support.queue_host import Api, QueueHost, queue_host
 
@@ -237,3 +238,24 @@ async def test_a_gate_stays_until_its_bucket_is_full_again(own_api: Api) -> None
     await own_api.clock.advance(200)
     await idle_steps(own_api)
     assert await gates(own_api) == []
+
+
+async def test_the_wait_for_another_keys_gate_fills_no_bucket_twice(own_api: Api) -> None:
+    await limit([own_api], key_rate=0.001, key_burst=1)
+    await spread(own_api, 4, "a", "b")
+    await own_api.clock.freeze()
+    assert len(await own_api.dequeue("t", 8)) == 2
+    pair, gates_ = (own_api.namespace, "t"), own_api.host.process.gates
+    gates_.of_keys.forget(pair)
+    schema = gate_of(own_api).shard.address.schema
+    holder, watcher = [await own_api.host.database.connect(schema) for _ in range(2)]
+    async with holder.transaction():
+        await holder.execute("SELECT FROM topic_gate WHERE key = 'b' FOR UPDATE")
+        call = asyncio.create_task(own_api.dequeue("t", 8))
+        await until_waiting(watcher, 1)
+        await own_api.clock.advance(1_000)
+    assert [item["payload"] for item in await call] == ["b"]
+    gates_.of_keys.forget(pair)
+    assert [item["payload"] for item in await own_api.dequeue("t", 8)] == ["a"]
+    await holder.close()
+    await watcher.close()

@@ -55,11 +55,12 @@ ORDER BY u.key
 ON CONFLICT (namespace, topic, key) DO UPDATE SET topic = excluded.topic
 RETURNING g.key, g.tokens, g.filled_at, g.slow_until, g.held, shard_now() AS at;
 
--- name: keep_key_gates(namespace, topic, keys, tokens, filled_at, helds, idle_ats)
-UPDATE topic_gate AS g SET tokens = f.tokens, filled_at = $5::timestamptz, held = f.held, idle_at = f.idle_at
+-- name: keep_key_gates(namespace, topic, keys, tokens, filled_ats, helds, idle_ats)
+UPDATE topic_gate AS g SET tokens = f.tokens, filled_at = f.filled_at, held = f.held, idle_at = f.idle_at
 FROM (
-    SELECT u.tokens, u.held, u.idle_at, x.place
-    FROM unnest($3::text[], $4::float8[], $6::text[], $7::timestamptz[]) AS u(key, tokens, held, idle_at)
+    SELECT u.tokens, u.filled_at, u.held, u.idle_at, x.place
+    FROM unnest($3::text[], $4::float8[], $5::timestamptz[], $6::text[], $7::timestamptz[])
+        AS u(key, tokens, filled_at, held, idle_at)
     CROSS JOIN LATERAL (
         SELECT ctid AS place FROM topic_gate
         WHERE topic_gate.namespace = $1::text AND topic_gate.topic = $2::text AND topic_gate.key = u.key OFFSET 0) AS x
