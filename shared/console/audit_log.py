@@ -2,8 +2,9 @@
 
 Calls of producers and consumers are not kept here: there are thousands a second of them. The row is written before
 the call is done, and ended before the call is answered: a process or a server that ends in between leaves a row of
-which the outcome is unknown, and none that is missing. A refused call leaves none, and one that comes once
-more with its `id` is the same row. Where no shard takes the row, the service's log still has it.
+which the outcome is unknown, and none that is missing. A command on the shard map goes on when it is answered,
+and is lost with its process: its row is ended with the command. A refused call leaves none, and one that comes
+once more with its `id` is the same row. Where no shard takes the row, the service's log still has it.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ _UNENDED_MAX: Final = 1_000
 _ASKED_MAX: Final = 20
 _LAST_ID: Final = 2**63 - 1
 
+SHARD: Final = "shard"
+
 _NS: Final = r"/v1/namespaces/(?P<ns>[^/]+)"
 _DAG: Final = rf"{_NS}/dags/(?P<target>[^/]+)"
 # What is kept of both services: verbs of operators. Of those that programs call all the time only a page's are.
 _ALWAYS: Final = [
     ("PUT", re.compile(rf"{_NS}"), "set quotas"),
-    ("POST", re.compile(r"/v1/shards/(?P<target>[^/]+)/commands"), "shard"),
+    ("POST", re.compile(r"/v1/shards/(?P<target>[^/]+)/commands"), SHARD),
     ("POST", re.compile(rf"{_NS}/topics/(?P<verb>pause|resume|purge|redrive|configure|unthrottle)"), "topic"),
     ("PUT", re.compile(rf"{_NS}/topics/limits"), "limit topic"),
     ("POST", re.compile(rf"{_NS}/operations"), "operation"),
@@ -96,6 +99,7 @@ class Begun(NamedTuple):
     shard: Shard
     is_known: bool
     target: str
+    verb: str
 
 
 class AuditPlace(NamedTuple):
@@ -131,19 +135,30 @@ class AuditLog:
                 log.error("an operator's call is not kept", error=error.detail, **entry)
                 return None
             self._left.pop((shard.number, call), None)
-            return Begun(call, shard, not rows, entry["target"])
+            return Begun(call, shard, not rows, entry["target"], entry["verb"])
         log.error("an operator's call is not kept: no shard takes it", **entry)
         return None
 
-    async def end(self, begun: Begun, target: str, changed: int | None, known_as: str | None = None) -> Begun:
-        """It was done. A call that comes as `known_as` is the same from now on."""
+    async def end(
+        self,
+        begun: Begun,
+        target: str,
+        changed: int | None,
+        known_as: str | None = None,
+        verb: str | None = None,
+    ) -> Begun:
+        """It was done. A call that comes as `known_as` is the same from now on. `verb`: how it is told instead."""
         known_as = known_as or begun.call
-        await self._write(begun, SQL.end_audit_entry, target=target, changed=changed, known_as=known_as)
+        await self._write(begun, SQL.end_audit_entry, target=target, changed=changed, known_as=known_as, verb=verb)
         try:
             await begun.shard.pool.fetch(SQL.drop_audit_entries, keep_s=self._keep_s, limit=_DROPPED_MAX)
         except ServiceError as error:
             log.warning("old entries of the audit log stay", error=error.detail)
         return begun._replace(call=known_as)
+
+    async def over(self, begun: Begun, *, failed: bool) -> None:
+        """A command that went on behind its answer has ended; a failed one may have done a part."""
+        await self.end(begun, begun.target, None, verb=f"{begun.verb} (failed)" if failed else None)
 
     async def goes_on(
         self, begun: Begun, target: str, namespace: str, operation_id: str, known_as: str | None = None
@@ -273,7 +288,7 @@ class Audited:
             nonlocal begun, is_whole
             if not is_whole:
                 is_whole = True
-                begun = await self._begin(scope, named, _read(parts))
+                begun = scope["audited"] = await self._begin(scope, named, _read(parts))
 
         async def heard() -> Message:
             parts.append(await receive())
@@ -322,6 +337,8 @@ class Audited:
     ) -> None:
         answered = _read(held)
         if held and held[0]["status"] < 300:
+            if named[0] == SHARD:
+                return  # the command that goes on has it, and ends it
             kind = named[1].get("verb") or asked.get("kind")
             target = begun.target or str((answered.get("id") if kind else "") or "")
             operation = _operation(named[0], answered)

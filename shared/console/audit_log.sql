@@ -7,9 +7,9 @@ VALUES ($1::uuid, false, $2::text, $3::text, $4::text, $5::text, $6::text, $7::t
 ON CONFLICT (call) WHERE call IS NOT NULL DO NOTHING
 RETURNING entry_id;
 
--- name: end_audit_entry(call, target, changed, known_as)
--- From now on it is the entry of the call `known_as`, unless there is one of that.
-UPDATE audit_entry SET ended = true, target = $2::text, changed = $3::bigint,
+-- name: end_audit_entry(call, target, changed, known_as, verb)
+-- From now on it is the entry of the call `known_as`, unless there is one of that. No `verb`: it stays.
+UPDATE audit_entry SET ended = true, target = $2::text, changed = $3::bigint, verb = COALESCE($5::text, verb),
     call = CASE WHEN EXISTS (SELECT FROM audit_entry AS other WHERE other.call = $4::uuid) THEN call ELSE $4::uuid END
 WHERE call = $1::uuid;
 

@@ -2,7 +2,8 @@
 
 The command is the same as an operator's: it holds the map's lock, says what it would do, and may be killed at any
 moment and run again. So nothing here has to be kept: what this process knows of its commands is lost with it, and
-the map is not. A target server is named by a shard that lives there, so that no password goes through a page.
+the map is not. The audit log has who began one, and how it has ended where this process saw that. A target
+server is named by a shard that lives there, so that no password goes through a page.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from shared.clock import Clock
+from shared.console.audit_log import AuditLog, Begun
+from shared.crash import crash_point
 from shared.errors import ServiceError, Unavailable
 from shared.ids import ShardNo
 from shared.settings import EdgeSettings
@@ -53,8 +56,9 @@ class MapCommand:
 class MapCommands:
     """Runs commands on the map of one service, and remembers what the last ones said."""
 
-    def __init__(self, service: str, settings: EdgeSettings, clock: Clock) -> None:
+    def __init__(self, service: str, settings: EdgeSettings, clock: Clock, audit_log: AuditLog) -> None:
         self._service = service
+        self._audit_log = audit_log
         self._file = settings.shards_file
         self._is_on = settings.shard_commands
         self._clock = clock
@@ -81,15 +85,15 @@ class MapCommands:
             raise Unavailable("the command has not said in time what it would do", retry_after_s=5.0) from None
         return command
 
-    def begin(self, kind: str, shard: ShardNo, to: int | None) -> MapCommand:
-        """Let a command act; it goes on when this is answered.
+    def begin(self, kind: str, shard: ShardNo, to: int | None, entry: Begun | None = None) -> MapCommand:
+        """Let a command act; it goes on when this is answered. `entry` is ended with it.
 
         Raises:
             MapFixed
             Unavailable: too many commands are at work.
         """
         command = self._new(kind, shard, to, "running")
-        self._start(command, acts=True)
+        self._start(command, acts=True, entry=entry)
         self._known.append(command)
         return command
 
@@ -112,12 +116,12 @@ class MapCommands:
             )
         return MapCommand(uuid.uuid4().hex, kind, shard, to, state, self._now())
 
-    def _start(self, command: MapCommand, *, acts: bool) -> asyncio.Task[None]:
+    def _start(self, command: MapCommand, *, acts: bool, entry: Begun | None = None) -> asyncio.Task[None]:
         if len(self._running) >= _AT_ONCE_MAX:
             raise Unavailable(
                 "other commands on the map are at work; try again when they have ended", retry_after_s=5.0
             )
-        task = asyncio.create_task(self._run(command, acts=acts))
+        task = asyncio.create_task(self._run(command, acts=acts, entry=entry))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
@@ -125,21 +129,23 @@ class MapCommands:
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall_s(), UTC)
 
-    async def _run(self, command: MapCommand, *, acts: bool) -> None:
+    async def _run(self, command: MapCommand, *, acts: bool, entry: Begun | None) -> None:
+        state = "failed"
         try:
-            code = await self._said(command, acts=acts)
+            if not await self._code(command, acts=acts):
+                state = "done" if acts else command.state
+            if entry is not None:  # one that is stopped half-way leaves it, of unknown outcome
+                crash_point("map_command_over")
+                await self._audit_log.over(entry, failed=state == "failed")
+        finally:
+            command.state, command.ended_at = state, self._now()
+
+    async def _code(self, command: MapCommand, *, acts: bool) -> int:
+        try:
+            return await self._said(command, acts=acts)
         except OSError as error:
             command.lines.append(f"it could not be started: {error.strerror or error}")
-            code = 1
-        except BaseException:
-            command.state = "failed"
-            raise
-        finally:
-            command.ended_at = self._now()
-        if code:
-            command.state = "failed"
-        elif acts:
-            command.state = "done"
+            return 1
 
     async def _said(self, command: MapCommand, *, acts: bool) -> int:
         """The exit code of a command, whose words are kept."""

@@ -148,6 +148,7 @@ async def shard_commands(
 )
 async def command_shard(
     shard: str,
+    request: Request,
     caller: Annotated[Caller, Depends(caller_of)],
     watch: Annotated[Watch, Depends(watch_of)],
     body: Annotated[wire.console.ShardCommandSpec, body_of(wire.console.ShardCommandSpec)],
@@ -163,7 +164,7 @@ async def command_shard(
     if body.dry_run:
         planned = await watch.map_commands.plan(body.kind, number, body.to)
         return json_response(asdict(planned) | {"process": watch.peers.name})
-    begun = watch.map_commands.begin(body.kind, number, body.to)
+    begun = watch.map_commands.begin(body.kind, number, body.to, request.scope.get("audited"))
     return json_response(asdict(begun) | {"process": watch.peers.name}, 202)
 
 

@@ -56,7 +56,7 @@ class Watch:
         self.peers.answerers["view"] = self._view
         self.peers.answerers["map_commands"] = self._commands
         self.audit_log = AuditLog(shards, settings.audit_retention_s, operation)
-        self.map_commands = MapCommands(service, settings, clock)
+        self.map_commands = MapCommands(service, settings, clock, self.audit_log)
         self.longer = LongHistory(service, settings.prometheus_url)
         self._shards = shards
         self._ownership = ownership
@@ -70,9 +70,9 @@ class Watch:
 
     async def stop(self) -> None:
         """Answer nobody any more, and stop what runs beside this process."""
+        await self.map_commands.close()
         await self.audit_log.settle()
         await self.longer.close()
-        await self.map_commands.close()
         await self.peers.stop()
 
     @property

@@ -1,15 +1,20 @@
 """The shard map changed by calls: what a command would do is said first, and it is the command of an operator."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from shards.held import hold
 from shared.http.access import make_token
 from shared.shards.map_file import read
+from tests.support.fleet import run_for_ever
+from tests.support.ports import free_port
 from tests.support.queue_host import QueueHost
 from tests.support.shard_world import World, world
 
@@ -40,6 +45,11 @@ async def planned(host: QueueHost, shard: int, **body: Any) -> dict[str, Any]:
     return dict(answer.json())
 
 
+async def audited(host: QueueHost) -> list[tuple[str, str]]:
+    found = (await host.client.get("/v1/audit")).json()["items"]
+    return [(each["verb"], each["target"]) for each in found]
+
+
 async def test_what_a_drain_does_is_said_first_then_done_and_undone(world: World, host: QueueHost) -> None:
     said = await planned(host, 0, kind="drain")
     assert said["state"] == "planned" and "2048 slots call it home" in said["lines"][0]
@@ -56,9 +66,62 @@ async def test_what_a_drain_does_is_said_first_then_done_and_undone(world: World
     assert (await ordered(host, 0, kind="undrain"))["state"] == "done"
     assert (await ordered(host, 0, kind="rebalance"))["state"] == "done"
     assert len(read(world.map, "queue").slots_of(0)) == 2048
-    audited = (await host.client.get("/v1/audit")).json()["items"]
-    assert [(each["verb"], each["target"]) for each in audited][-1] == ("drain shard", "0")
-    assert len(audited) == 4, "what was only asked for is not listed"
+    assert await audited(host) == [
+        ("rebalance shard", "0"),
+        ("undrain shard", "0"),
+        ("drain shard (failed)", "1"),
+        ("drain shard", "0"),
+    ], "what was only asked for is not listed"
+
+
+async def test_a_command_that_goes_on_is_not_told_as_done(
+    host: QueueHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one that was stopped half-way with its process."""
+    started = asyncio.Event()
+
+    async def start(*_arguments: Any, **_options: Any) -> Any:
+        started.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    assert (await host.client.post("/v1/shards/0/commands", json={"kind": "drain"})).status_code == 202
+    await started.wait()
+    assert await audited(host) == [("drain shard (outcome unknown)", "0")]
+    await host.app.app.state.watch.map_commands.close()
+    assert await audited(host) == [("drain shard (outcome unknown)", "0")]
+
+
+async def test_kill_9_between_the_answer_of_a_command_and_its_end(world: World, tmp_path: Path) -> None:
+    """The list of commands is lost with the process; that somebody began one, and nobody saw its end, is not."""
+    port, exit_codes = free_port(), list[int]()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")} | {
+        "HEADGATE_QUEUE_SHARDS_FILE": str(world.map),
+        "HEADGATE_QUEUE_SHARD_COMMANDS": "true",
+        "HEADGATE_QUEUE_PORT": str(port),
+    }
+    armed = {"HEADGATE_CRASH_AT": "map_command_over"}
+    running = asyncio.create_task(
+        run_for_ever("queue", lambda: environment | armed, tmp_path, exit_codes), name="a service"
+    )
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as http:
+            status = 0
+            while status != 202:
+                with suppress(httpx.TransportError):
+                    status = (await http.post("/v1/shards/0/commands", json={"kind": "drain"})).status_code
+                await asyncio.sleep(0.05)
+            while not exit_codes:
+                await asyncio.sleep(0.05)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert exit_codes[0] == -9, "the process was to die here"
+    async with world.host(shard_commands=True) as after:
+        assert await audited(after) == [("drain shard (outcome unknown)", "0")]
+        assert (await after.client.get("/v1/shard-commands")).json()["items"] == []
+        assert (await ordered(after, 0, kind="drain"))["state"] == "done"
+        assert await audited(after) == [("drain shard", "0"), ("drain shard (outcome unknown)", "0")]
 
 
 async def test_a_move_names_a_shard_on_the_server_that_it_is_to(world: World, host: QueueHost) -> None:

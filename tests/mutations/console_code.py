@@ -187,6 +187,14 @@ MUTATIONS = (
         (f"{_COMMANDS}::test_calls_that_are_refused",),
     ),
     Mutation(
+        "map-command-done-when-answered",
+        "a command on the map is told as done when it has ended, and not when it was begun",
+        "shared/console/audit_log.py",
+        "            if named[0] == SHARD:\n",
+        "            if False:\n",
+        (f"{_COMMANDS}::test_kill_9_between_the_answer_of_a_command_and_its_end",),
+    ),
+    Mutation(
         "map-without-the-setting",
         "pages change the map only where a setting allows it",
         "shared/console/map_commands.py",

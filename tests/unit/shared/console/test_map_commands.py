@@ -15,7 +15,8 @@ from shared.errors import Unavailable
 @pytest.fixture
 def commands() -> MapCommands:
     settings: Any = SimpleNamespace(shards_file=Path("map.json"), shard_commands=True)
-    return MapCommands("queue", settings, SystemClock())
+    audit_log: Any = None
+    return MapCommands("queue", settings, SystemClock(), audit_log)
 
 
 async def test_a_click_again_and_again_starts_no_more_processes_than_a_few(
