@@ -33,10 +33,12 @@ _WITH_PROCESSES = {
         "tests/integration/test_recipes.py",
         "tests/integration/workflows/",
     ),
-    "on stacks of their own": (
-        "tests/integration/bounds/test_large.py",
+    "faults of servers under load": (
         "tests/integration/failover/test_failover_under_load.py",
         "tests/integration/failover/test_sick_under_load.py",
+    ),
+    "on stacks of their own": (
+        "tests/integration/bounds/test_large.py",
         "tests/integration/test_demo.py",
         "tests/integration/test_fleet.py",
         "tests/integration/test_local_stack.py",
@@ -64,9 +66,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what was not drawn, and put first what takes longest."""
+    """Leave out what was not drawn, and put first what takes longest: a unit that begins last ends alone."""
     leave_out(config, items)
-    items.sort(key=lambda item: _unit_of(item.nodeid) not in _WITH_PROCESSES)
+    items.sort(key=lambda item: (_unit_of(item.nodeid) not in _WITH_PROCESSES, _file_of(item.nodeid) != _WORLDS))
 
 
 def pytest_collection() -> None:
@@ -125,8 +127,12 @@ class _Units(LoadScopeScheduling):
 
 def _unit_of(nodeid: str) -> str:
     """Of random worlds each part: workers share them."""
-    file = nodeid.partition("::")[0]
+    file = _file_of(nodeid)
     if file == _WORLDS:
         return nodeid
     folder = file.rpartition("/")[0] + "/"
     return _UNITS.get(file) or _UNITS.get(folder, file)
+
+
+def _file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
