@@ -87,6 +87,22 @@ async def test_topics_are_paged(api: Api) -> None:
     assert [row["topic"] for page in found for row in page] == names
 
 
+async def test_one_topic_is_told_whatever_stands_beside_it(api: Api) -> None:
+    """And not another one in its place, where it is not active."""
+    names = ["mai", "mail", "mail-", "mail.", "mail/a", "maim", "m", "z" * 128]
+    await api.enqueue(*({"topic": name, "affinity": str(part)} for name in names for part in range(4)))
+    whole = {row["topic"]: row for page in await pages(api, "topics") for row in page}
+    for name in names:
+        found = (await api.get("topics", topic=name)).json()
+        assert (found["next_cursor"], [row["ready"] for row in found["items"]]) == (None, [4])
+        assert {**found["items"][0], "oldest_ready_age_s": 0} == {**whole[name], "oldest_ready_age_s": 0}
+    for name in ("mailb", "mail/", "a", "-", "z" * 127):
+        assert (await api.get("topics", topic=name)).json()["items"] == []
+    await api.post("topics/pause", {"topic": "mailb"})
+    [paused] = (await api.get("topics", topic="mailb")).json()["items"]
+    assert paused["paused"]
+
+
 # -- items --------------------------------------------------------------------------------------------------
 
 

@@ -244,14 +244,18 @@ async def list_topics(
     ns: str,
     caller: CallerOf,
     process: ProcessOf,
+    topic: TopicQuery = None,
     limit: Limit = wire.PAGE_LIMIT_DEFAULT,
     cursor: str | None = None,
 ) -> Response:
-    """Active topics with their counts, by name.
+    """Active topics with their counts, by name; or one `topic`, if it is active.
 
     A page looks at a bounded number of topics, so it may hold fewer than `limit`, or none, and have a next.
     """
     enter(ns, caller, "consume", "ops")
+    if topic is not None:
+        alone, _, away = await process.topics.active_one(ns, topic)
+        return json_response(cursors.page(alone, None, away))
     query = f"topics|{ns}"
     after = name_in(query, cursor)
     found, rest, away = await process.topics.active(ns, limit, after)

@@ -63,8 +63,7 @@ class Reasons:
         Raises:
             Unavailable: a shard does not answer.
         """
-        known = await self._known(namespace)
-        return _told("topic", topic, await self._of_topic(namespace, topic, known))
+        return _told("topic", topic, await self._of_topic(namespace, topic))
 
     async def of_namespace(self, namespace: str) -> Why:
         """What holds a namespace's work up, the worst first.
@@ -131,20 +130,21 @@ class Reasons:
             causes.append(
                 _cause("ready", f"it is ready, and waits for a consumer of {item.topic}", item.deliver_at)
             )
-            known = await self._known(namespace)
-            causes += await self._of_topic(namespace, item.topic, known)
+            causes += await self._of_topic(namespace, item.topic)
         return _told("item", item.id_text, causes, item.topic)
 
-    async def _of_topic(self, namespace: str, topic: str, known: dict[str, TopicStats] | None) -> list[Cause]:
+    async def _of_topic(self, namespace: str, topic: str) -> list[Cause]:
         away = self._away()
         causes = list(away)
-        if known is None:
+        try:
+            counts = next(iter((await self._topics.active_one(namespace, topic))[0]), None)
+        except Unavailable:
             return causes or [_cause("shards_away", _SOME_AWAY)]
-        counts = known.get(topic)
         unasked_s = self._asked.unasked_s(namespace, topic)
         nobody_asks = unasked_s >= _UNASKED_TOLD_S
         if counts is None and not away:
-            causes.append(_cause("empty", "it holds nothing", near=_near(topic, known) if nobody_asks else ()))
+            names = await self._known(namespace) if nobody_asks else None
+            causes.append(_cause("empty", "it holds nothing", near=_near(topic, names or ())))
         elif counts is not None and counts.paused:
             causes.append(_cause("paused", f"it is paused; {_are(counts.ready)} ready"))
         if counts is not None and not counts.paused and counts.ready:

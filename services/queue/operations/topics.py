@@ -154,19 +154,29 @@ class Topics:
         A page looks at a bounded number of topics, so it may hold fewer than `limit`, or none, and have a next.
         """
         scan_max = max(self._settings.topics_scan_max, limit + 1)
-
-        async def at(store: Store) -> Part[OnShard]:
-            store.pool.admit()
-            found, horizon = await topics.topics_page(store.pool, namespace, after, limit + 1, scan_max)
-            return Part({topic.name or "": OnShard(store.number, topic) for topic in found}, horizon)
-
-        parts, away = await ask_all(self._all(), at)
+        parts, away = await self._counted(namespace, after, limit + 1, scan_max)
         merged, horizon = await merge(parts)
         names, rest = cut(list(merged), limit, horizon)
-        ages = await self._ages([row for name in names for row in merged[name]])
+        return Listed(await self._told(namespace, {name: merged[name] for name in names}), rest, away)
+
+    async def active_one(self, namespace: str, topic: str) -> Listed[TopicStats, str]:
+        """A topic, if it holds items or is paused: as a page of it alone, at the cost of one."""
+        parts, away = await self._counted(namespace, _just_before(topic), 1, 1)
+        rows = [part.rows[topic] for part in parts if topic in part.rows]
+        return Listed(await self._told(namespace, {topic: rows} if rows else {}), None, away)
+
+    async def _counted(self, namespace: str, after: str, limit: int, scan_max: int) -> Answers[Part[OnShard]]:
+        async def at(store: Store) -> Part[OnShard]:
+            store.pool.admit()
+            found, horizon = await topics.topics_page(store.pool, namespace, after, limit, scan_max)
+            return Part({topic.name or "": OnShard(store.number, topic) for topic in found}, horizon)
+
+        return await ask_all(self._all(), at)
+
+    async def _told(self, namespace: str, rows: Mapping[str, Sequence[OnShard]]) -> list[TopicStats]:
+        ages = await self._ages([row for held in rows.values() for row in held])
         shares = self._dispatch.shares
-        told = [_topic(name, merged[name], ages, shares.get((namespace, name), ())) for name in names]
-        return Listed(told, rest, away)
+        return [_topic(name, held, ages, shares.get((namespace, name), ())) for name, held in rows.items()]
 
     async def _ages(self, rows: Sequence[OnShard]) -> dict[tuple[int, int], float]:
         """How long the oldest item of each topic with ready ones has been ready, by shard and number."""
@@ -321,6 +331,11 @@ class Topics:
 async def _with_leases(store: Store, rows: Sequence[ItemRow]) -> list[ShownItem]:
     held = await leases.leases_of(store.pool, [row.id_text for row in rows if row.state == "leased"])
     return [ShownItem(row, held.get(row.id_text)) for row in rows]
+
+
+def _just_before(topic: str) -> str:
+    """Behind this no name comes before the topic's: names are ordered by their bytes, and end before U+10FFFF."""
+    return f"{topic[:-1]}{chr(ord(topic[-1]) - 1)}\U0010ffff"
 
 
 async def _shares(store: Store) -> dict[tuple[str, str], tuple[datetime, Shares]]:

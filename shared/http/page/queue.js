@@ -59,11 +59,11 @@ export async function topic(page, name) {
   const { found: [found, told, known, why, audited], lost } = await several([
     ask(PATHS.items, { ns }, { topic: name, state, cursor, limit: PAGE }),
     hour(ns, "ready,leased,delayed,dead,oldest_ready_age_s,enqueued_per_s,dequeued_per_s,acked_per_s", name, range.asked),
-    all(PATHS.topics, { ns }),
+    ask(PATHS.topics, { ns }, { topic: name }),
     ask(PATHS.why, { ns }, { topic: name }).catch(() => null),
     can("ops") ? ask(PATHS.queueAudit, {}, { namespace: ns, limit: 100 }).catch(() => null) : null,
   ].map((call) => Promise.resolve(call)));
-  const counts = known?.find((each) => each.topic === name);
+  const [counts] = known?.items || [];
   const where = { namespace: ns, topic: name };
   const drawn = (metric) => line(told, metric, where);
   page.show(
