@@ -222,38 +222,6 @@ async def test_a_service_that_nobody_named_is_said_to_be_unknown(
         assert "HEADGATE_DAG_URL" in await opened.page.inner_text(".lost")
 
 
-async def test_names_that_look_alike_are_told_apart(site: Site, browser: Browser) -> None:
-    """Whatever nobody sees in them is shown, and what scripts and emoji need is left as it is."""
-    unseen = (
-        "\u200b",
-        "\u200d",
-        "\u00ad",
-        "\u034f",
-        "\u2060",
-        "\u2800",
-        "\u3164",
-        "\ufe0f",
-        "\ufeff",
-        "\U000e0067",
-    )
-    whole = (
-        "می\u200cخواهم",
-        "👩\u200d💻",
-        "❤\ufe0f\u200d🔥",
-        "1\ufe0f\u20e3",
-        "🏴\U000e0067\U000e0062\U000e007f",
-        "क्\u200dष",
-    )
-    nodes = [{"key": f"de{mark}ploy", "topic": "t"} for mark in ("", *unseen)]
-    dag = await site.post("dags", {"name": " ".join(whole), "nodes": nodes}, "dag")
-    async with look(browser, site.queue.url) as opened:
-        await opened.go(f"dags/{dag['id']}?view=nodes")
-        text = await opened.text()
-        assert [f"⟨U+{ord(mark):04X}⟩" for mark in unseen if f"de⟨U+{ord(mark):04X}⟩ploy" not in text] == []
-        assert [mark for mark in unseen if f"de{mark}ploy" in text] == []
-        assert " ".join(whole) in await opened.page.inner_text("h1")
-
-
 async def test_what_tenants_wrote_is_text(site: Site, browser: Browser) -> None:
     names = await filled(site)
     found = await site.queue.client.get("/v1/namespaces/default/items", params={"topic": "reports", "limit": 1})

@@ -21,17 +21,23 @@ function fill(element, props, children) {
 }
 
 // Characters that nobody sees, or that turn the direction of what stands around them, would let a name look like another
-// one: they are shown. What joins letters of other scripts, and emoji, stays where it does so.
-const UNSEEN = /(?!(?<=[^\0-\x7f]|[0-9#*])[\ufe00-\ufe0f\u{e0100}-\u{e01ef}])(?!(?<=[^\0-\x7f])[\u200c\u200d](?=[^\0-\x7f]))(?!(?<=[\u{1f3f4}\u{e0020}-\u{e007e}])[\u{e0020}-\u{e007f}])[\p{Default_Ignorable_Code_Point}\u061c\u2028\u2029\u2800\ufff9-\ufffb]/gu;
+// one: they are shown, and so are spaces that are no plain ones. What joins letters of other scripts, and emoji, stays
+// where it does so.
+const UNSEEN = /(?!(?<=[^\0-\x7f]|[0-9#*])[\ufe00-\ufe0f\u{e0100}-\u{e01ef}])(?!(?<=[^\0-\x7f])[\u200c\u200d](?=[^\0-\x7f]))(?!(?<=[\u{1f3f4}\u{e0020}-\u{e007e}])[\u{e0020}-\u{e007f}])(?!(?<=[^\0-\x7f])\u3000)[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000\p{Default_Ignorable_Code_Point}\u061c\u2028\u2029\u2800\ufff9-\ufffb]/gu;
 
 export function plain(text) {
   return String(text).replace(UNSEEN, (mark) => `⟨U+${mark.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
+// What such an element holds alone may be a name: the spaces that it begins or ends with are shown, too.
+const OF_NAMES = new Set(["a", "button", "code", "dd", "h1", "h2", "td", "title"]);
+const edged = (text) => text.replace(/^ +| +$/g, (spaces) => "⟨U+0020⟩".repeat(spaces.length));
+
 // Gives an element new content; what is null or false is left out.
 export function put(element, ...children) {
-  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false)
-    .map((child) => (child instanceof Node ? child : plain(child))));
+  const parts = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+  const shown = parts.length === 1 && OF_NAMES.has(element.localName) ? (text) => edged(plain(text)) : plain;
+  element.replaceChildren(...parts.map((child) => (child instanceof Node ? child : shown(child))));
   return element;
 }
 
