@@ -58,7 +58,8 @@ async def connect(dsn: str) -> Any:
     try:
         return await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S, server_settings=_SESSION)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-        raise Refused(f"{server(dsn)} cannot be reached: {error}") from error
+        why = "it does not answer" if isinstance(error, TimeoutError) else error
+        raise Refused(f"{server(dsn)} cannot be reached: {why}") from error
 
 
 async def identity(connection: Any, schema: str) -> Identity | None:
