@@ -9,6 +9,7 @@ from services.local.ports import is_free
 # Below what programs choose for themselves (`services.local.ports.free_port`), in a part for each worker.
 _FIRST, _PER_WORKER, _WORKERS_MAX = 10_000, 1_250, 8
 _TRIES_MAX = 200
+_REFUSED_BY_BROWSERS = 10_080
 # Of servers and processes that are stopped and started again: beside tests, where nobody takes their place.
 _LASTING = range(20_000, 32_000)
 _lasting: set[int] = set()
@@ -22,7 +23,7 @@ def free_port() -> int:
     """A port that is free now, and that this process has not been given lately."""
     for offset in itertools.islice(_offsets, _TRIES_MAX):
         port = _FIRST + _worker * _PER_WORKER + offset % _PER_WORKER
-        if is_free(port):
+        if port != _REFUSED_BY_BROWSERS and is_free(port):
             return port
     raise AssertionError(f"none of {_TRIES_MAX} ports is free")
 
