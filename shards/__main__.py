@@ -138,6 +138,7 @@ async def _drain(held: Held, options: argparse.Namespace) -> None:
     if not _may(options):
         return
     growing.set_draining(held, address.number, True)
+    print(f"  it takes nothing new from now on, whatever becomes of its slots. {_version(held)}")
     if held.plan.service == "queue" and not options.keep_slots:
         await _rebalance(held)
     print(f"draining: it is empty when `status` shows no items. {_version(held)}")

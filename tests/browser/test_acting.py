@@ -315,6 +315,30 @@ async def test_a_shard_is_drained_and_used_again_from_its_page(
         assert await opened.page.locator("dialog button[type=submit]").is_disabled()
 
 
+async def test_a_shard_that_drains_and_is_away_can_be_used_again(
+    database: Database, redis_url: str, of_queue: dict[str, Any], browser: Browser
+) -> None:
+    """As after a drain that found its server away: it takes nothing new, and its state does not say so."""
+
+    async def away(route: Route) -> None:
+        answer = await route.fetch()
+        await route.fulfill(response=answer, json={**await answer.json(), "state": "open"})
+
+    async with console.site(database, redis_url, of_queue) as site, look(browser, site.queue.url) as opened:
+        await site.queue.client.post("/v1/shards/1/commands", json={"kind": "drain"})
+        await opened.go("shards/queue-1")
+        await opened.page.wait_for_function(
+            "() => document.querySelector('#main .head .badge')?.textContent.includes('draining')"
+        )
+        await opened.page.route("**/v1/shards/1", away)
+        await opened.page.wait_for_function(
+            "() => document.querySelector('#main .head .badge')?.textContent.includes('away')"
+        )
+        verbs = opened.page.locator("#main .verbs")
+        assert await verbs.get_by_role("button", name="Use it again").count() == 1
+        assert await verbs.get_by_role("button", name="Drain", exact=True).count() == 0
+
+
 async def test_without_the_setting_a_shards_page_shows_the_command(site: Site, browser: Browser) -> None:
     async with look(browser, site.queue.url) as opened:
         await opened.go("shards/queue-1")

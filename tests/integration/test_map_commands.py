@@ -1,6 +1,7 @@
 """The shard map changed by calls: what a command would do is said first, and it is the command of an operator."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -72,6 +73,16 @@ async def test_what_a_drain_does_is_said_first_then_done_and_undone(world: World
         ("drain shard (failed)", "1"),
         ("drain shard", "0"),
     ], "what was only asked for is not listed"
+
+
+async def test_a_drain_that_finds_a_server_away_says_what_it_has_done(world: World) -> None:
+    """The shard takes nothing new from then on; its slots stay until the command is run again."""
+    plan = json.loads(world.map.read_text())
+    plan["shards"][1]["dsn"] = "postgresql://nobody@127.0.0.1:1/x"
+    world.map.write_text(json.dumps(plan))
+    said = await world.run("drain", "1", "--yes", code=1)
+    assert "it takes nothing new from now on" in said and "cannot be reached" in said
+    assert read(world.map, "queue").shards[1].draining and read(world.map, "queue").slots_of(1)
 
 
 async def test_a_command_that_goes_on_is_not_told_as_done(

@@ -97,7 +97,7 @@ async function queueShard(page, number_) {
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
     lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
-    shard ? h("section", { class: "head" }, h("h1", {}, standing(shard, Boolean(slowly(told, number_))), ` Queue shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, slowly(told, number_), troubled(page, shard)) : null, bar(shard, PLACES), orders(page, "queue", number_, shard, commands), fields([
+    shard ? h("section", { class: "head" }, h("h1", {}, standing(shard, Boolean(slowly(told, number_))), ` Queue shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, slowly(told, number_), troubled(page, shard)) : null, bar(shard, PLACES), orders(page, "queue", number_, shard, commands, drains(shard, inside)), fields([
       ["owner", shard.owner], ["epoch", shard.epoch ? number(shard.epoch) : null], ["size", shard.bytes ? bytes(shard.bytes) : null], ["dead tuples", shard.bytes ? number(shard.dead_tuples) : null],
       ["oldest transaction", shard.oldest_transaction_age_s === null ? null : span(shard.oldest_transaction_age_s)]])) : null,
     range.heading, h("div", { class: "charts" },
@@ -118,7 +118,7 @@ async function queueShard(page, number_) {
         { name: "expired", values: drawn("expired_per_s"), colour: "skipped", state: "skipped", dash: [6, 3] },
         { name: "died", values: drawn("dead_per_s"), colour: "cancelled", state: "cancelled", dash: [2, 2] }], { format: perSecond }),
       chart("s-waits", "Calls that wait for a connection", told, [{ name: "wait", values: drawn("waiting_calls"), colour: "skipped", state: "skipped" }])),
-    ordered("queue", number_, shard, commands), happened(told?.marks), work(page, topics), within(inside));
+    shard && ordered("queue", number_, shard, commands, drains(shard, inside)), happened(told?.marks), work(page, topics), within(inside));
 }
 
 const TOPICS_SHOWN = 12;
@@ -155,7 +155,7 @@ async function dagShard(page, number_) {
   const drawn = (metric) => line(told, metric, { shard: number_ });
   page.show(
     lost.map((words) => h("p", { class: "lost", role: "alert" }, words)),
-    shard ? h("section", { class: "head" }, h("h1", {}, standing(shard, Boolean(slowly(told, number_))), ` DAG shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, slowly(told, number_), troubled(page, shard)) : null, orders(page, "dag", number_, shard, commands), fields([
+    shard ? h("section", { class: "head" }, h("h1", {}, standing(shard, Boolean(slowly(told, number_))), ` DAG shard ${number_}`), inside ? h("p", { class: "why" }, inside.why, slowly(told, number_), troubled(page, shard)) : null, orders(page, "dag", number_, shard, commands, drains(shard, inside)), fields([
       ["owner", shard.owner], ["epoch", number(shard.epoch)], ["running DAGs", number(shard.dags.running || 0)], ["outbox", number(shard.outbox)]])) : h("p", { class: "empty" }, "There is no such shard."),
     range.heading, h("div", { class: "charts" },
       chart("d-dags", "DAGs and nodes", told, [
@@ -169,7 +169,7 @@ async function dagShard(page, number_) {
         { name: "p99", values: drawn("db_latency_ms_p99"), colour: "failed", state: "failed" }], { format: millis }),
       chart("d-faults", "Errors", told, [{ name: "errors", values: drawn("errors_per_s"), colour: "failed", state: "failed" }], { format: perSecond }),
       chart("d-waits", "Calls that wait for a connection", told, [{ name: "wait", values: drawn("waiting_calls"), colour: "skipped", state: "skipped" }])),
-    ordered("dag", number_, shard, commands), happened(told?.marks), within(inside));
+    shard && ordered("dag", number_, shard, commands, drains(shard, inside)), happened(told?.marks), within(inside));
 }
 
 // Since when it is slow, where it is.
@@ -246,32 +246,33 @@ function troubled(page, shard) {
   return name ? [" ", whatToDo(page, name)] : null;
 }
 
+// Whether it takes nothing new; of one that is away its state does not say.
+const drains = (seen, inside) => seen.state === "draining" || (seen.state !== "healthy" && Boolean(inside?.views.some((view) => view.draining)));
+
 // What a drain, or its end, means for who calls.
-function meaning(service, seen) {
-  if (seen.state === "draining") return "From then on what may live anywhere comes here, too; slots that went elsewhere stay there.";
+function meaning(service, seen, draining) {
+  if (draining) return "From then on what may live anywhere comes here, too; slots that went elsewhere stay there.";
   return service === "queue"
     ? `Nothing new without an id comes; slots of keys and affinities move to other shards, and what is here (${number(seen.ready + seen.leased + seen.delayed + seen.disabled)} items, ${number(seen.dead)} dead) is worked on until it is gone. Calls with a key whose slot is on its way are refused for a moment, with nothing done.`
     : `No new DAG comes; the ${number(seen.dags.running || 0)} that run go on here until they have ended. What has ended stays until its retention.`;
 }
 
 // What is done to the map of the shards by a click, where the service allows it.
-function orders(page, service, shard, seen, commands) {
+function orders(page, service, shard, seen, commands, draining) {
   if (!commands?.enabled) return null;
-  const draining = seen.state === "draining";
   return h("p", { class: "verbs" },
-    order(page, service, shard, draining ? "undrain" : "drain", draining ? "Use it again" : "Drain", meaning(service, seen)),
+    order(page, service, shard, draining ? "undrain" : "drain", draining ? "Use it again" : "Drain", meaning(service, seen, draining)),
     service === "queue" ? order(page, service, shard, "rebalance", "Even out slots", "Slots of keys and affinities move so that every shard that takes new items has an even share; those of shards that drain go elsewhere. Calls with a key whose slot is on its way are refused for a moment, with nothing done.") : null,
     order(page, service, shard, "move", "Move", "The whole shard is copied to another server. Until that is done calls to it are refused (503), with nothing done, and all other shards go on.", [["to", "To the server of shard", "", { inputmode: "numeric" }]]));
 }
 
 // What was begun from pages, and what it says; where nothing can be, the command.
-function ordered(service, shard, seen, commands) {
-  if (!seen) return null;
+function ordered(service, shard, seen, commands, draining) {
   const mine = (commands?.items || []).filter((each) => each.shard === shard || each.kind === "rebalance");
   if (commands?.enabled && !mine.length) return null;
-  const draining = seen.state === "draining", flag = service === "dag" ? "--service dag " : "";
+  const flag = service === "dag" ? "--service dag " : "";
   return h("section", {}, h("h2", {}, "The shard map"),
-    commands?.enabled ? null : [h("p", {}, `${draining ? "Use it again" : "Let it run empty"}: ${meaning(service, seen)}`), command(`python -m shards ${flag}${draining ? "undrain" : "drain"} ${shard} --yes`)],
+    commands?.enabled ? null : [h("p", {}, `${draining ? "Use it again" : "Let it run empty"}: ${meaning(service, seen, draining)}`), command(`python -m shards ${flag}${draining ? "undrain" : "drain"} ${shard} --yes`)],
     mine.length ? table([
       ["is", (each) => badge({ running: "running", done: "done", failed: "failed" }[each.state], each.state)],
       ["command", (each) => `${each.kind} ${each.kind === "rebalance" ? "" : each.shard}${each.to === null ? "" : ` to the server of ${each.to}`}`],
