@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 from shared import vital
@@ -31,13 +30,18 @@ class Waker:
     """Ends the pauses of a loop. It is made before the loop, so that whoever finds work for it can be given it."""
 
     def __init__(self) -> None:
-        self._kicked = asyncio.Event()
+        self._is_kicked = False
+        # What its loop waits for, and one before it that is ending. Dozens of duties wait in an idle process, so a
+        # pause is a future and a timer: `asyncio.timeout` would end each by a cancel.
+        self._pauses: list[asyncio.Future[None]] = []
         self._alarm: asyncio.Handle | None = None
         self._alarm_at_s = 0.0  # kept here, as uvloop's handles of what is due at once do not tell
 
     def kick(self) -> None:
         """Do the next step now instead of at the end of the pause."""
-        self._kicked.set()
+        self._is_kicked = True
+        for pause in self._pauses:
+            _end(pause)
 
     def kick_in(self, delay_s: float) -> None:
         """Do the next step in `delay_s`, unless it is to be done before."""
@@ -51,25 +55,37 @@ class Waker:
 
     def take(self) -> bool:
         """Whether somebody has kicked since this was last asked."""
-        was_kicked = self._kicked.is_set()
-        self._kicked.clear()
+        was_kicked, self._is_kicked = self._is_kicked, False
         return was_kicked
 
     async def wait(self, pause_s: float) -> None:
         """Until somebody kicks, so long at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._kicked.wait()
+        if self._is_kicked:
+            return
+        loop = asyncio.get_running_loop()
+        pause = loop.create_future()
+        self._pauses.append(pause)
+        over = loop.call_later(pause_s, _end, pause)
+        try:
+            await pause
+        finally:
+            over.cancel()
+            self._pauses.remove(pause)
 
     def stop(self) -> None:
         """End the pause, and let no alarm end a later one."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._kicked.set()
+        self.kick()
 
     def _ring(self) -> None:
         self._alarm = None
-        self._kicked.set()
+        self.kick()
+
+
+def _end(pause: asyncio.Future[None]) -> None:
+    if not pause.done():
+        pause.set_result(None)
 
 
 class Loop:

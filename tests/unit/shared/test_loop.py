@@ -290,3 +290,33 @@ def test_a_step_that_is_due_at_once_may_be_asked_for_again() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(ask())
+
+
+async def test_a_kick_ends_every_pause_and_an_alarm_a_later_one() -> None:
+    """A loop that is ending may pause once more beside the one that follows it."""
+    waker = Waker()
+    both = [asyncio.create_task(waker.wait(FOREVER_S)) for _ in range(2)]
+    await asyncio.sleep(0)
+    waker.kick()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*both)
+        await waker.wait(FOREVER_S)  # nobody has taken the kick
+        assert waker.take()
+        await waker.wait(0.001)
+        assert not waker.take()
+        waker.kick_in(0.001)
+        await waker.wait(FOREVER_S)
+    assert waker.take()
+
+
+async def test_a_pause_that_is_cut_off_leaves_nothing_to_a_later_one() -> None:
+    waker = Waker()
+    cut = asyncio.create_task(waker.wait(FOREVER_S))
+    await asyncio.sleep(0)
+    cut.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cut
+    waker.kick()
+    assert waker._pauses == []
+    async with asyncio.timeout(5):
+        await waker.wait(FOREVER_S)
