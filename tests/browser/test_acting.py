@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from playwright.async_api import Browser, Route
+from playwright.async_api import Browser, Page, Route
 
 from tests.support import console
 from tests.support.console import Look, Site, furnish, look
@@ -161,6 +161,17 @@ async def test_what_is_under_way_is_not_left_before_it_says_what_came_of_it(site
     assert not await counts(site, "mail")
 
 
+async def confirmed_twice(page: Page) -> str:
+    """Confirm what a dialog asks, and once more as its first answer is lost; what it said in between."""
+    confirm = page.locator("dialog button[type=submit]:not([disabled])")
+    await confirm.click()
+    await page.locator("dialog .said:not([hidden])").wait_for()
+    said = await page.locator("dialog .said").inner_text()
+    await confirm.click()
+    await page.get_by_role("button", name="Close").click()
+    return said
+
+
 async def test_what_is_confirmed_again_after_a_lost_answer_is_one_operation(site: Site, browser: Browser) -> None:
     """So what came after it was looked at is left alone, and the audit log has it once."""
     await furnish(site)
@@ -181,12 +192,7 @@ async def test_what_is_confirmed_again_after_a_lost_answer_is_one_operation(site
         await opened.go("topics/mail")
         await page.route("**/operations", loses)
         await page.get_by_role("button", name="Purge").click()
-        confirm = page.locator("dialog button[type=submit]:not([disabled])")
-        await confirm.click()
-        await page.locator("dialog .said:not([hidden])").wait_for()
-        assert "may have been done" in await page.locator("dialog .said").inner_text()
-        await confirm.click()
-        await page.get_by_role("button", name="Close").click()
+        assert "may have been done" in await confirmed_twice(page)
     assert (await counts(site, "mail"))["ready"] == 3
     found = (await site.queue.client.get("/v1/audit")).json()["items"]
     assert [(each["verb"], each["changed"]) for each in found if "purge" in each["verb"]] == [
@@ -208,11 +214,7 @@ async def test_a_schedule_is_run_once_though_the_answer_was_lost(site: Site, bro
         await opened.go("schedules")
         await page.route("**/trigger", loses)
         await page.get_by_role("button", name="Run now").click()
-        confirm = page.locator("dialog button[type=submit]:not([disabled])")
-        await confirm.click()
-        await page.locator("dialog .said:not([hidden])").wait_for()
-        await confirm.click()
-        await page.get_by_role("button", name="Close").click()
+        assert "may have been done" in await confirmed_twice(page)
     assert len(lost) == 2 and len(set(lost)) == 1
     found = (await site.dag.client.get("/v1/audit")).json()["items"]
     assert [each["verb"] for each in found if "trigger" in each["verb"]] == ["trigger schedule"]
