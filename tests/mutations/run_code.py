@@ -50,6 +50,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_RUNS}::test_a_step_keeps_the_run_awake_until_its_result_is_written",),
     ),
     Mutation(
+        "run-results",
+        "a turn tells the results of open steps alone, each once",
+        _TURNS,
+        "            if result.key not in waiting:\n",
+        "            if result.key not in waiting and False:\n",
+        (f"{_BAD}::test_a_bad_turn_writes_nothing",),
+    ),
+    Mutation(
         "run-awake-paused",
         "a run that is paused does not wait with its worker",
         _TURNS,

@@ -261,6 +261,14 @@ class MemoryRun:
             if (kind, key, after) in new or (kind in NODES and key in self.nodes):
                 raise Diverged(f"there is {kind} {key} already")
             new.add((kind, key, after))
+        waiting = set(self.running_steps)
+        for command in turn.commands:
+            waiting |= {command["key"]} if command["kind"] == "step" else set()
+            waiting -= {command["key"]} if command["kind"] == "cancel" else set()
+        for result in turn.results:
+            if result["key"] not in waiting:
+                raise Diverged(f"the result of {result['key']} is none that the run waits for")
+            waiting.remove(result["key"])
 
     def _apply(self, command: Mapping[str, Any]) -> None:
         kind, key, spec = command["kind"], command["key"], command["spec"]

@@ -185,6 +185,24 @@ class _Writing:
             new.add(name)
         if any(command.end for command in turn.commands[:-1]):
             raise HistoryMismatch("something is asked for after the run's end")
+        self._refuse_results()
+
+    def _refuse_results(self) -> None:
+        """A result is of a step that is open, by now or with this turn, and comes once.
+
+        Raises:
+            HistoryMismatch
+        """
+        waiting = set(self.run.open_steps)
+        for command in self.turn.commands:
+            if command.kind == "step":
+                waiting.add(command.key)
+            elif command.kind == "cancel":
+                waiting.discard(command.key)
+        for result in self.turn.results:
+            if result.key not in waiting:
+                raise HistoryMismatch(f"the result of {result.key} is none that the run waits for")
+            waiting.remove(result.key)
 
     async def write(self) -> None:
         """Write it."""
@@ -203,9 +221,8 @@ class _Writing:
                     del open_steps[command.key]
                     self._append("step", command.key, "cancelled", error="cancelled")
         for result in turn.results:
-            if result.key in open_steps:
-                del open_steps[result.key]
-                self._append("step", result.key, result.state, output=result.output, error=result.error)
+            del open_steps[result.key]
+            self._append("step", result.key, result.state, output=result.output, error=result.error)
         answers = dict(command.answer for command in turn.commands if command.answer is not None)
         if answers and not await store.runs.answer_updates(self._tx, self._dag.no, answers):
             raise HistoryMismatch("it answers an update that the run was not sent")

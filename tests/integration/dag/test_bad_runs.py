@@ -66,6 +66,32 @@ TURNS: dict[str, tuple[dict[str, Any], int, str]] = {
         "too_large",
     ),
     "a result in a state that is none": ({"results": [{"key": "step:a#1", "state": "added"}]}, 422, "invalid"),
+    "a result of a step that nobody asked for": (
+        {"commands": [command(**GOOD)], "results": [{"key": "step:a#1", "state": "succeeded"}]},
+        409,
+        "history_mismatch",
+    ),
+    "a result of what is no step": (
+        {"commands": [command(**GOOD)], "results": [{"key": "pack#1", "state": "succeeded"}]},
+        409,
+        "history_mismatch",
+    ),
+    "two results of a step": (
+        {
+            "commands": [command("step", "step:a#1")],
+            "results": [{"key": "step:a#1", "state": "succeeded"}, {"key": "step:a#1", "state": "failed"}],
+        },
+        409,
+        "history_mismatch",
+    ),
+    "a result of a step that is cancelled": (
+        {
+            "commands": [command("step", "step:a#1"), command("cancel", "step:a#1")],
+            "results": [{"key": "step:a#1", "state": "succeeded"}],
+        },
+        409,
+        "history_mismatch",
+    ),
     "what stops it in a book": ({"stuck": {"code": "x", "error": "x" * 20_000}}, 422, "invalid"),
     "what stops it without a code": ({"stuck": {"error": "x"}}, 422, "invalid"),
     "an answer to nobody": (
