@@ -6,6 +6,7 @@ As a node it carries `{"fn", "v", "args", "from"}`: `from` lists where in `args`
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypedDict, TypeVar
 
 from headgate._app.typed import loose
@@ -99,8 +100,10 @@ class JobCall(Generic[R_co]):
         """Its result in a condition: `when=check.value["score"] > 0.5`."""
         return Value(self, ())
 
-    def references(self) -> list[Reference]:
-        return list(references(self.arguments))
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        """The calls among its arguments."""
+        return tuple(references(self.arguments))
 
     def decoded(self, value: Any) -> Any:
         """Its result from JSON."""
@@ -115,7 +118,7 @@ class JobCall(Generic[R_co]):
         """
         if type(self) is not JobCall:
             raise TypeError(f"{self!r} makes a graph: await wf.dag(flow.dag())")
-        if any(references(self.arguments)):
+        if self.references:
             raise TypeError(
                 f"an argument of {self!r} is a call: await that one first, or await wf.dag(flow.dag())"
             )
@@ -148,8 +151,7 @@ class JobCall(Generic[R_co]):
 
     def payload(self, keys: Callable[["JobCall[Any]"], str]) -> dict[str, Any]:
         """What the node carries; `keys` names the nodes of other calls."""
-        found = references(self.arguments)
-        places = [[list(path), keys(call), *call.inner] for path, call in found]
+        places = [[list(path), keys(call), *call.inner] for path, call in self.references]
         args = self.function.encode(self.arguments) if self.encoded is None else self.encoded
         made = {"fn": self.function.name, "v": self.function.version, "args": args, **self.kind}
         if self.options.get("max_attempts") is not None:

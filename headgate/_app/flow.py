@@ -64,7 +64,7 @@ class Plan:
             if how:
                 raise ValueError(f"{call!r} is in the flow already; say how it waits where it is added first")
             return self._keys[call]
-        needed = [self.add(reference.call) for reference in call.references()]
+        needed = [self.add(reference.call) for reference in call.references]
         after = [self.add(other) for other in how.get("after", ())]
         when = condition_of(how["when"]) if "when" in how else None
         above = "" if when is None else self.add(when.call)
@@ -92,7 +92,7 @@ class Plan:
             **self._options(call),
             **_waiting(how),
             "payload": self._app.packed(call.payload(self._key_in_plan)),
-            "pass_outputs": bool(external) or any(call.references()),
+            "pass_outputs": bool(external) or bool(call.references),
         }
         self.nodes[key] = Node(key, call.function.topic, upstream, external, options)
 

@@ -233,9 +233,11 @@ class JobFunction(Generic[P, R, Q, C]):
 
     def encode(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments as JSON; nothing where a call's result will be. Those are checked when it is there."""
-        later = {name for name, value in arguments.items() if any(references(value))}
         if missing := self.signature.missing(arguments):
             raise WrongArguments(f"{self.signature.name}: `{missing[0]}` is missing; see {self.signature.given}")
+        later = {name for name, value in arguments.items() if any(references(value))}
+        if not later:
+            return self.signature.encode(arguments)
         found = self.signature.encode({name: arguments[name] for name in arguments if name not in later})
         return {**found, **{name: without_calls(arguments[name]) for name in sorted(later)}}
 
@@ -320,6 +322,8 @@ class JobFunction(Generic[P, R, Q, C]):
         Raises:
             WrongArguments: a keyword may be either.
         """
+        if not kwargs:
+            return {}, {}
         own = self.signature.parameters
         for name in RESERVED:
             if name in kwargs and name in own:
@@ -336,7 +340,7 @@ class WithOptions(Generic[P, R]):
     """A function with options for its next jobs and calls."""
 
     def __init__(self, function: JobFunction[P, R, ..., Any], options: JobOptions) -> None:
-        if unknown := sorted(set(options) - set(JobOptions.__annotations__)):
+        if unknown := sorted(options.keys() - JobOptions.__annotations__.keys()):
             known = ", ".join(JobOptions.__annotations__)
             raise TypeError(f"a job has no option {unknown[0]!r}; there are {known}")
         self.function = function
@@ -345,7 +349,7 @@ class WithOptions(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Send a job; see `JobFunction.enqueue`."""
         call = self.function.bind(args, kwargs, self.given)
-        if any(references(call.arguments)):
+        if call.references:
             raise WrongArguments(
                 f"an argument of {self.function.name} is a call: put both into a flow, app.flow(name).add(...)"
             )

@@ -20,6 +20,7 @@ from headgate.errors import WrongArguments
 _CONFIG: Final = ConfigDict(
     extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings"
 )
+_BY_PLACE: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 _ADVICE: Final = (
@@ -136,6 +137,12 @@ class Signature:
             self._given = self._whole.replace(parameters=kept)
         return self._given
 
+    @cached_property
+    def places(self) -> tuple[str, ...] | None:
+        """The names of the parameters that callers see, if each may be given by its place."""
+        parameters = self.given.parameters
+        return tuple(parameters) if all(one.kind in _BY_PLACE for one in parameters.values()) else None
+
     @property
     def arguments(self) -> Fields:
         if self._arguments is None:
@@ -178,8 +185,12 @@ class Signature:
         Raises:
             WrongArguments: the function cannot be called so.
         """
+        places = self.places
         try:
-            bound = self.given.bind(*args, **kwargs).arguments
+            if places is not None and not kwargs and len(args) == len(places):
+                bound = dict(zip(places, args, strict=True))  # a fifth of what it takes to look at every parameter
+            else:
+                bound = self.given.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise WrongArguments(f"{self.name}: {error}; its signature is {self.given}") from None
         return {name: list(value) if isinstance(value, tuple) else value for name, value in bound.items()}

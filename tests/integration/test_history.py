@@ -49,6 +49,8 @@ async def test_lines_of_whole_shards_are_no_namespaces(quick: Service, by: str) 
 
 
 async def test_items_of_all_shards_of_each_and_of_topics(quick: Service) -> None:
+    # Growth is what a sample has more than the one before it; what came before the first is none.
+    await seen(quick, lambda found: bool(found["series"]), metrics="enqueued_per_s", span_s=60, step_s=0.1)
     items = [{"id": new_id(shard), "topic": "mail"} for shard in (0, 1, 1)]
     await quick.client.post("/v1/namespaces/default/enqueue", json={"items": items})
     query = {"metrics": "ready,enqueued_per_s", "span_s": 60, "step_s": 0.1}
