@@ -255,11 +255,7 @@ class LocalDag:
                 inputs: Any = self._inputs(node)
             else:
                 wanted = target.state == "succeeded" and self._verdict in ("failed", "cancelled")
-                inputs = {
-                    target.key: target.output,
-                    f"payload:{target.key}": target.spec.get("payload"),
-                    f"inputs:{target.key}": target.inputs,
-                }
+                inputs = _undoing(node, target)
             if wanted:
                 self._release(node, inputs)
                 return True
@@ -326,3 +322,15 @@ def fired(trigger: str, states: list[str]) -> Literal["fire", "skip"] | None:
 
 def _runs_on(run_on: str, verdict: str) -> bool:
     return run_on in ("always", verdict) or (run_on == "unsuccessful" and verdict != "succeeded")
+
+
+def _undoing(node: LocalNode, target: LocalNode) -> dict[str, Any] | None:
+    """What a compensation is given of the node that it undoes: no more than there is."""
+    if not node.spec.get("pass_outputs"):
+        return None
+    told = {} if target.output is None else {target.key: target.output}
+    if target.spec.get("topic"):
+        told[f"payload:{target.key}"] = target.spec.get("payload")
+    if target.spec.get("pass_outputs"):
+        told[f"inputs:{target.key}"] = target.inputs
+    return told
