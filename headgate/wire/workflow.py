@@ -130,14 +130,20 @@ class StartWorkflow(Request):
         return self
 
 
-class Reasoned(Request):
+class Named(Request):
+    """A call that may be sent once more: the same `id` again is the same call."""
+
+    id: PathName | None = None
+
+
+class Reasoned(Named):
     reason: ErrorText | None = None
 
 
 class ResumeRun(Reasoned):
     """`outputs`: of a run that has failed or is stuck, what its code is told in the place of what these calls,
     steps, graphs and children came to, by their keys. `retry`: which of those that did not succeed are done once
-    more, and told when they end."""
+    more, and told when they end. The same `id` again changes nothing."""
 
     outputs: Annotated[dict[Key, Json], Field(max_length=REPLACED_MAX)] = Field(default_factory=dict)
     retry: Annotated[list[Key], Field(max_length=REPLACED_MAX)] = Field(default_factory=list)
@@ -147,10 +153,9 @@ class ResetRun(Reasoned):
     """Code goes on as when it was told of `event`. The same `id` again changes nothing."""
 
     event: Annotated[int, Field(ge=1, le=EVENTS_MAX)]
-    id: PathName | None = None
 
 
-class MoveRun(Request):
+class MoveRun(Named):
     """Whose runs it is to be: workers of this version go on with it, or, with null, workers of any."""
 
     version: WorkflowVersion | None

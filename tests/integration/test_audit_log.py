@@ -225,6 +225,16 @@ async def test_the_same_call_once_more_is_the_same_entry(queue_service: Service,
     ]
 
 
+@pytest.mark.parametrize("verb", ["pause", "resume", "move", "cancel", "terminate"])
+async def test_a_verb_of_a_run_once_more_is_the_same_entry(dag_service: Service, verb: str) -> None:
+    await dag_service.client.post(f"{NS}/workflows", json={"type": "t", "id": "w"})
+    body = {"id": "once", **({"version": "2"} if verb == "move" else {})}
+    for _ in range(2):
+        answer = await dag_service.client.post(f"{NS}/workflows/w/{verb}", json=body)
+        assert answer.status_code == 202, answer.text
+    assert [each["verb"] for each in await listed(dag_service)] == [f"{verb} workflow"]
+
+
 async def test_an_operation_sent_again_with_the_id_of_its_answer_is_the_same_entry(
     queue_service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

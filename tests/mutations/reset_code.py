@@ -13,6 +13,14 @@ _REPLAY: Final = "headgate/workflow/replay.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
+        "retried-id",
+        "a resume of the same id is done once",
+        _REWRITING,
+        '                return dag.id\n            if run.over and run.state != "failed":',
+        '                pass\n            if run.over and run.state != "failed":',
+        (f"{_RETRIED}::test_a_retry_that_is_sent_again_because_its_answer_was_lost_is_one",),
+    ),
+    Mutation(
         "retried-succeeded",
         "what has succeeded is not done once more",
         _REWRITING,
@@ -64,8 +72,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "reset-id",
         "a reset of the same id is done once",
         _REWRITING,
-        "            if await store.resets.has(tx, run, wanted.id):\n                return dag.id\n",
-        "",
+        "                return dag.id\n            if not await store.resets.is_told",
+        "                pass\n            if not await store.resets.is_told",
         (f"{_TESTS}::test_the_same_reset_again_changes_nothing",),
     ),
     Mutation(

@@ -57,11 +57,11 @@ class AsyncWorkflows:
         body = {
             "type": type,
             "input": input,
-            "id": id or f"sdk-{uuid.uuid4().hex}",
+            "id": id or _new_id(),
             **present(version=version, deadline_s=deadline_s, priority=priority, metadata=metadata, reuse=reuse),
         }
         if signal is not None:
-            body["signal"] = {"name": signal[0], "data": signal[1], "id": f"sdk-{uuid.uuid4().hex}"}
+            body["signal"] = {"name": signal[0], "data": signal[1], "id": _new_id()}
         call = verbs.call(run_verbs.START, WorkflowRun.model_validate, ns=ns, body=body, safe=True)
         run = await self._client._send(call)
         return AsyncWorkflowHandle(self._client, run.id, ns, run=run.run, existing=run.existing)
@@ -167,7 +167,7 @@ class AsyncWorkflowHandle:
             Conflict: the run is over.
             OverQuota: it has as many unread signals as it may.
         """
-        body = {"name": name, "data": data, "id": id or f"sdk-{uuid.uuid4().hex}"}
+        body = {"name": name, "data": data, "id": id or _new_id()}
         return await self._client._send(self._call(run_verbs.SIGNAL, Accepted.model_validate, body=body))
 
     async def update(
@@ -182,7 +182,7 @@ class AsyncWorkflowHandle:
             OverQuota: it has as many unread signals as it may.
         """
         sent_s = round(min(wait_s, wire.WAIT_S_MAX), 3)
-        body = {"name": name, "data": data, "id": id or f"sdk-{uuid.uuid4().hex}", "wait_s": sent_s}
+        body = {"name": name, "data": data, "id": id or _new_id(), "wait_s": sent_s}
         call = self._call(run_verbs.UPDATE, RunUpdate.model_validate, body=body, wait_s=sent_s)
         return await self._client._send(call)
 
@@ -201,18 +201,18 @@ class AsyncWorkflowHandle:
     async def cancel(self, reason: str | None = None) -> WorkflowRun:
         """Ask the run to end; its code may clean up."""
         return await self._client._send(
-            self._call(run_verbs.CANCEL, WorkflowRun.model_validate, body=present(reason=reason))
+            self._call(run_verbs.CANCEL, WorkflowRun.model_validate, body=_named(reason=reason))
         )
 
     async def terminate(self, reason: str | None = None) -> WorkflowRun:
         """End the run; its code hears nothing of it."""
         return await self._client._send(
-            self._call(run_verbs.TERMINATE, WorkflowRun.model_validate, body=present(reason=reason))
+            self._call(run_verbs.TERMINATE, WorkflowRun.model_validate, body=_named(reason=reason))
         )
 
     async def pause(self) -> WorkflowRun:
         """Release nothing more, until `resume`."""
-        return await self._client._send(self._call(run_verbs.PAUSE, WorkflowRun.model_validate, body={}))
+        return await self._client._send(self._call(run_verbs.PAUSE, WorkflowRun.model_validate, body=_named()))
 
     async def resume(
         self,
@@ -220,20 +220,23 @@ class AsyncWorkflowHandle:
         *,
         outputs: Mapping[str, Any] | None = None,
         retry: Sequence[str] | None = None,
+        id: str | None = None,
     ) -> WorkflowRun:
         """Go on with a paused run, or with one that is stuck or has failed, whose code was mended.
 
         `outputs`: by their keys, what the code of a run that is stuck or has failed is told in the place of what
         these calls, steps, graphs and children came to. What it asked for since the first of them is void, and is
         asked for anew. The history keeps what was replaced; the same again changes nothing. `retry`: the keys of
-        those that are to be done once more, where they did not succeed; its code is told what they come to.
+        those that are to be done once more, where they did not succeed; its code is told what they come to. The
+        same `id` again changes nothing; one is made here, so that the call may be sent again.
 
         Raises:
             Invalid: the run has asked for nothing of a key.
             Conflict: it has not ended, or has no output; or the run is neither stuck nor failed.
         """
         again = None if retry is None else list(retry)
-        body = present(reason=reason, outputs=None if outputs is None else dict(outputs), retry=again)
+        other = None if outputs is None else dict(outputs)
+        body = _named(id=id, reason=reason, outputs=other, retry=again)
         return await self._client._send(self._call(run_verbs.RESUME, WorkflowRun.model_validate, body=body))
 
     async def reset(self, event: int, reason: str | None = None, *, id: str | None = None) -> WorkflowRun:
@@ -245,7 +248,7 @@ class AsyncWorkflowHandle:
             Invalid: its code was not told of that event.
             Conflict: what a run that is over had not ended is still being cancelled.
         """
-        body = {"event": event, "id": id or f"sdk-{uuid.uuid4().hex}", **present(reason=reason)}
+        body = _named(id=id, event=event, reason=reason)
         return await self._client._send(self._call(run_verbs.RESET, WorkflowRun.model_validate, body=body))
 
     async def move(self, version: str | None) -> WorkflowRun:
@@ -256,7 +259,7 @@ class AsyncWorkflowHandle:
             Conflict: the run is over.
         """
         return await self._client._send(
-            self._call(run_verbs.MOVE, WorkflowRun.model_validate, body={"version": version})
+            self._call(run_verbs.MOVE, WorkflowRun.model_validate, body=_named() | {"version": version})
         )
 
     async def history(self) -> dict[str, Any]:
@@ -283,3 +286,12 @@ class AsyncWorkflowHandle:
         return verbs.call(
             verb, parse, ns=self.namespace, workflow=self.id, update=update, body=body, query=query, wait_s=wait_s
         )
+
+
+def _named(id: str | None = None, **fields: Any) -> dict[str, Any]:
+    """The body of a call that is known by its id when it is sent again."""
+    return {"id": id or _new_id(), **present(**fields)}
+
+
+def _new_id() -> str:
+    return f"sdk-{uuid.uuid4().hex}"

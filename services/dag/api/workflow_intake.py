@@ -115,7 +115,7 @@ def replacing(body: ResumeRun, settings: DagSettings, by: str | None) -> Replaci
     }
     if both := sorted(set(outputs).intersection(body.retry)):
         raise invalid(f"/retry/{body.retry.index(both[0])}", f"{both[0]!r} is given an output, too")
-    return Replacing(outputs, body.retry, body.reason, by)
+    return Replacing(outputs, body.id or new_signal_id(), body.retry, body.reason, by)
 
 
 def turn(body: wire.TakeTurn, settings: DagSettings) -> Turn:

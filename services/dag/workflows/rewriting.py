@@ -92,6 +92,8 @@ class Rewriter:
         queue_shard = await self._context.queue_shard(home) if wanted.retry else None
 
         async def act(tx: Transaction, settlement: Settlement, dag: Dag, run: Run) -> str:
+            if await store.resets.has(tx, run, wanted.id):
+                return dag.id
             if run.over and run.state != "failed":
                 raise WorkflowFinished(f"the run has ended: {run.state}")
             if run.over:
@@ -121,9 +123,7 @@ class Rewriter:
             if queue_shard is not None:
                 await rewriting.run_again(self._context, {key: asked[key] for key in again}, queue_shard)
             said = {"replaced": list(news) or None, "retried": again or None}
-            await rewriting.finish(
-                first, f"resume-{run.resets + 1}", {"reason": wanted.reason, "by": wanted.by, **said}
-            )
+            await rewriting.finish(first, wanted.id, {"reason": wanted.reason, "by": wanted.by, **said})
             return dag.id
 
         return await self._control.change(namespace, workflow_id, act)

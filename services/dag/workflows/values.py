@@ -109,9 +109,11 @@ class Reset(NamedTuple):
 
 
 class Replacing(NamedTuple):
-    """Other outputs, as JSON text, of what a run has asked for, by key; and what of it is to be done once more."""
+    """Other outputs, as JSON text, of what a run has asked for, by key, and what of it is to be done again; the
+    same id again changes nothing."""
 
     outputs: Mapping[str, str]
+    id: str
     retry: Sequence[str] = ()
     reason: str | None = None
     by: str | None = None

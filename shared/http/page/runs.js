@@ -127,14 +127,14 @@ function sentence(run) {
 
 function verbs(page, run) {
   const names = { ns: page.ns, workflow: run.id };
-  const plain = (label, path, words, options = {}) => verb(page, { label, scope: "enqueue", title: `${label} ${run.id}`, say: async () => plainly(words), run: async ({ reason } = {}) => { await send(path, names, reason ? { reason } : {}); }, ...options });
+  const plain = (label, path, words, options = {}) => verb(page, { label, scope: "enqueue", title: `${label} ${run.id}`, say: async () => plainly(words), run: async ({ reason } = {}, id) => { await send(path, names, { id, ...(reason ? { reason } : {}) }); }, ...options });
   const reason = [["reason", "Reason", ""]];
   const download = h("button", { type: "button", onclick: () => page.attempt(() => save(page, run)) }, "Download history");
   return h("p", { class: "tools verbs-and-more" }, h("span", { class: "verbs" },
     run.paused || run.stuck || run.state === "failed" ? plain("Resume", PATHS.resumeRun, run.stuck ? "1 run: its code is tried again at once, as workers have it now." : run.paused ? "1 run goes on." : "1 run that failed goes on from where its code ended: its end is taken back, and mended code decides again.") : null,
     run.stuck || run.state === "failed" ? verb(page, { label: "Replace output", scope: "enqueue", title: `Replace an output of ${run.id}`, ask: [["key", "Of which call, as card/charge#1", "", { required: true }], ["output", "Output (JSON)", "", { required: true }], ["reason", "Reason", ""]],
       say: async ({ key, output }) => { const fault = !key ? "Of which call?" : !output ? "Which output?" : notJson(output); return { stop: Boolean(fault), parts: h("p", {}, fault || `1 run goes on: its code is told this in the place of what ${key} came to. What it asked for since is void, and is asked for anew.`) }; },
-      run: async ({ key, output, reason }) => { await send(PATHS.resumeRun, names, { outputs: { [key]: JSON.parse(output) }, ...(reason ? { reason } : {}) }); } }) : null,
+      run: async ({ key, output, reason }, id) => { await send(PATHS.resumeRun, names, { id, outputs: { [key]: JSON.parse(output) }, ...(reason ? { reason } : {}) }); } }) : null,
     verb(page, { label: "Reset", scope: "enqueue", title: `Reset ${run.id}`, danger: true, ask: [["event", "To event (its number in the history)", "1", { required: true }], ["reason", "Reason", ""]],
       say: async ({ event }) => { const fault = /^[1-9][0-9]*$/.test(event || "") ? null : "An event has a number, from 1 on."; return { stop: Boolean(fault), parts: h("p", {}, fault || `1 run goes on as when its code was told of event ${event}. What it asked for since is void: it is cancelled, and asked for anew. Signals stay.`) }; },
       run: async ({ event, reason }, id) => { await send(PATHS.resetRun, names, { event: Number(event), id, ...(reason ? { reason } : {}) }); } }),

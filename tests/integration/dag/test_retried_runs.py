@@ -1,11 +1,13 @@
 """Runs that have failed, or are stuck, go on with what is done once more: `resume(retry=[key])`."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
 import pytest
 
-from headgate import Conflict, NodeFailed, Workflow
+from headgate import AsyncClient, Conflict, NodeFailed, Workflow
 from headgate.testing import replay
 from headgate.workflow.driving.driver import Driver
 from tests.integration.dag.test_bad_runs import dump
@@ -55,6 +57,55 @@ async def test_a_failed_run_goes_on_with_a_call_that_is_done_once_more(runs: Dag
     [said] = [each.data for each in events if each.state == "reset"]
     assert (said["retried"], said["reason"]) == (["a#1"], "mended") and "replaced" not in said
     replay(events, code)
+
+
+class LosesAnswer(httpx.ASGITransport):
+    """Of the first call of a verb that was done the answer is lost, after something else has happened."""
+
+    def __init__(self, app: Any, verb: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(app)
+        self._verb = verb
+        self._meanwhile: Callable[[], Awaitable[None]] | None = meanwhile
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        answer = await super().handle_async_request(request)
+        if request.url.path.endswith(self._verb) and self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            await meanwhile()
+            raise httpx.ReadError("the answer was lost")
+        return answer
+
+
+@pytest.mark.parametrize("became", ["running", "succeeded", "failed"])
+async def test_a_retry_that_is_sent_again_because_its_answer_was_lost_is_one(runs: DagRuns, became: str) -> None:
+    async def code(wf: Workflow) -> Any:
+        return await wf.call("a", max_attempts=1)
+
+    driver = Driver({TYPE: code}, runs.runs)
+    await runs.start()
+    await drive(runs, driver)
+    await runs.finish("a#1", "failed")
+    await drive(runs, driver)
+    await runs.world.settle()
+
+    async def meanwhile() -> None:
+        await runs.world.settle()
+        await drive(runs, driver)
+        if became != "running":
+            await runs.finish("a#1", became, output=7 if became == "succeeded" else None)
+            await drive(runs, driver)
+            await runs.world.settle()
+
+    transport = LosesAnswer(runs.world.app.state.hot, "/resume", meanwhile)
+    client = AsyncClient(queue_url="http://localhost", dag_url="http://localhost", transport=transport)
+    try:
+        shown = await client.workflows.get(runs.id).resume(retry=["a#1"])
+    finally:
+        await client.aclose()
+    assert (shown.state, shown.resets) == (became, 1)
+    assert [each.generation for each in await runs.events() if each.key == "a#1" and each.is_told] == (
+        [1] if became == "running" else [1, 2]
+    )
 
 
 async def test_a_call_that_fails_once_more_fails_the_run_again_and_may_be_retried_again(runs: DagRuns) -> None:

@@ -243,6 +243,8 @@ def test_each_verb_of_a_run_has_its_path() -> None:
     (found,) = client.workflows.list(type="order", stuck=True, limit=1)
     assert found.run == "d-1"
     base = "/v1/namespaces/shop/workflows"
+    ids = [body.pop("id") for _, _, body in service.calls if body is not None]
+    assert len(set(ids)) == 4, "each may be sent again, as the same call"
     assert [(method, path, body) for method, path, body in service.calls] == [
         ("GET", f"{base}/a%2Fb", None),
         ("POST", f"{base}/a%2Fb/cancel", {"reason": "why"}),
@@ -266,6 +268,7 @@ def test_all_runs_of_a_type_are_asked_to_end_and_one_that_is_gone_is_left() -> N
     assert client.workflows.cancel_all(type="order", stuck=True, reason="withdrawn") == 3
     (_, listed, _), *cancels = service.calls
     assert listed.startswith(f"{base}?type=order&state=running&stuck=true")
+    assert len({body.pop("id") for _, _, body in cancels}) == 3
     assert cancels == [("POST", f"{base}/{id}/cancel", {"reason": "withdrawn"}) for id in ("a%2Fb", "gone", "c")]
     with pytest.raises(ValueError, match="say which"):
         client.workflows.cancel_all()
