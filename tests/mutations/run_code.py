@@ -50,6 +50,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_RUNS}::test_a_step_keeps_the_run_awake_until_its_result_is_written",),
     ),
     Mutation(
+        "run-continued-deadline",
+        "a run that goes on as a new one has until the same time",
+        _STARTING,
+        "        if dag.deadline_s is not None:\n",
+        "        if dag.deadline_s is not None and False:\n",
+        (f"{_CONTINUED}::test_the_runs_of_an_id_that_go_on_as_new_ones_have_one_deadline",),
+    ),
+    Mutation(
+        "run-continued-grace",
+        "the time in which a run may clean up is not the deadline of the run that it goes on as",
+        _STARTING,
+        "            until = None if run.cancel_requested else dag.deadline_at\n",
+        "            until = dag.deadline_at\n",
+        (f"{_CONTINUED}::test_code_that_was_asked_to_end_and_goes_on_has_the_deadline_that_it_had",),
+    ),
+    Mutation(
         "run-results",
         "a turn tells the results of open steps alone, each once",
         _TURNS,

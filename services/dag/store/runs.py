@@ -316,6 +316,12 @@ async def move_signals(tx: Transaction, run: Run, dag_no: DagNo, ids_kept_s: flo
     )
 
 
+async def carry_deadline(tx: Transaction, run: Run, deadline_at: datetime | None, dag_no: DagNo) -> None:
+    """A run goes on as another one, which has just begun and has the same deadline; with None that which it had
+    before it was asked to end."""
+    await tx.fetch(SQL.carry_deadline, dag_no=run.dag_no, deadline_at=deadline_at, to_dag_no=dag_no)
+
+
 async def set_continued(tx: Transaction, run: Run, dag_id: str) -> None:
     """A run goes on as another one."""
     run.continued_as = dag_id

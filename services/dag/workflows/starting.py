@@ -187,7 +187,7 @@ class Starter:
         self, tx: Transaction, shard: Shard, dag: Dag, run: Run, input: str | None, queue_shard: ShardNo
     ) -> Begun:
         """The next run of a run that ends in this transaction, with the signals that it has not received, and what
-        else was asked of it: it is paused, and asked to end, as this one was."""
+        else was asked of it: it is paused, asked to end, and has until the same time, as this one."""
         dag_id = ids.new_id(shard.number)
         wanted = NewRun(
             type=run.type,
@@ -207,6 +207,9 @@ class Starter:
         begun = await self.begin(tx, shard, run.namespace, dag_id, wanted, queue_shard, parent, paused=dag.paused)
         settings, next_no = self._context.settings, begun.written.dag.no
         await store.runs.move_signals(tx, run, next_no, settings.signal_ids_kept_s)
+        if dag.deadline_s is not None:
+            until = None if run.cancel_requested else dag.deadline_at
+            await store.runs.carry_deadline(tx, run, until, next_no)
         asked = await store.runs.untold_cancel(tx, run) if run.cancel_requested else None
         if asked is not None:
             await store.runs.request_cancel(tx, next_no, asked, settings.cancel_grace_s)

@@ -1,6 +1,7 @@
 """Runs that go on as new ones: what was asked of a run that its code was not told of holds for the next one."""
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -56,6 +57,63 @@ async def test_code_that_was_told_of_a_cancel_and_goes_on_is_not_told_again(runs
     await runs.turn(lease, goes_on(lease, 2, 2))
     await follow(runs, lease)
     assert await told(runs) == []
+
+
+async def deadline(runs: DagRuns, ago_s: float | None = None) -> datetime:
+    """Until when the run is to have ended; with `ago_s` that was so long ago."""
+    if ago_s is not None:
+        await runs.world.rows(
+            "UPDATE dag SET created_at = created_at - make_interval(secs => $1),"
+            " deadline_at = deadline_at - make_interval(secs => $1)",
+            ago_s,
+        )
+    [dag] = await runs.world.rows("SELECT deadline_at FROM dag WHERE id = $1", runs.dag)
+    found: datetime = dag["deadline_at"]
+    return found
+
+
+@pytest.fixture
+async def limited(world: DagWorld) -> AsyncIterator[DagRuns]:
+    """A run with a deadline, half of whose time has passed."""
+    made = DagRuns(world)
+    await made.start(deadline_s=100)
+    await deadline(made, 50)
+    yield made
+    await made.close()
+
+
+async def test_the_runs_of_an_id_that_go_on_as_new_ones_have_one_deadline(limited: DagRuns) -> None:
+    runs, first = limited, await deadline(limited)
+    for _ in range(2):
+        lease = await leased(runs)
+        await runs.turn(lease, goes_on(lease, 1, 1))
+        await follow(runs, lease)
+        assert await deadline(runs) == first
+    await deadline(runs, 60)
+    await runs.world.sweep()
+    assert await told(runs) == [("run", "cancel_requested", {"reason": "its deadline of 100 s passed"})]
+
+
+@pytest.mark.parametrize("passed", [True, False], ids=["by its deadline", "by a call"])
+async def test_code_that_was_asked_to_end_and_goes_on_has_the_deadline_that_it_had(
+    limited: DagRuns, passed: bool
+) -> None:
+    runs = limited
+    if passed:
+        await deadline(runs, 60)
+    else:  # nor is it lost where that is not the first of them
+        lease = await leased(runs)
+        await runs.turn(lease, goes_on(lease, 1, 1))
+        await follow(runs, lease)
+    first = await deadline(runs)
+    await (runs.world.sweep() if passed else runs.cancel("enough"))
+    assert await deadline(runs) != first, "the time to clean up"
+    lease = await leased(runs)
+    await runs.turn(lease, goes_on(lease, 2, 2))
+    await follow(runs, lease)
+    assert await deadline(runs) == first
+    await runs.world.sweep()
+    assert len(await told(runs)) == int(passed), "it is asked once more where the time is over"
 
 
 async def test_a_run_that_is_paused_and_goes_on_as_a_new_one_stays_paused(runs: DagRuns) -> None:

@@ -209,6 +209,22 @@ appended AS (
 UPDATE run SET signals = u.count, last_event = 1 + u.count, last_told = 1 + u.count
 FROM (SELECT count(*) AS count FROM unread) AS u WHERE run.dag_no = $3;
 
+-- name: carry_deadline(dag_no, deadline_at, to_dag_no)
+-- The deadline of a run is that of the run which it goes on as; that one's first event keeps it. Without one it is that of
+-- the first run: in its place stands when a run is ended that was asked to end.
+WITH was AS MATERIALIZED (
+    SELECT coalesce($2::timestamptz, f.deadline_at, d.first_deadline_at) AS at
+    FROM (
+        SELECT created_at + make_interval(secs => deadline_s) AS first_deadline_at
+        FROM dag WHERE no = $1 OFFSET 0) AS d
+    CROSS JOIN LATERAL (
+        SELECT (data::json ->> 'deadline_at')::timestamptz AS deadline_at
+        FROM event WHERE event.dag_no = $1 AND event.event = 1 OFFSET 0) AS f),
+noted AS (
+    UPDATE event SET data = left(data, -1) || ',"deadline_at":' || to_json(was.at)::text || '}'
+    FROM was WHERE event.dag_no = $3 AND event.event = 1)
+UPDATE dag SET deadline_at = was.at FROM was WHERE dag.no = $3;
+
 -- name: set_continued(dag_no, dag_id)
 UPDATE run SET continued_as = $2 WHERE dag_no = $1;
 
