@@ -16,7 +16,11 @@ Where to look
     registry         what a verb is: its weight, when it can be, what it does and what the oracles learn
     queue_verbs      verbs of items, topics and namespaces
     operation_verbs  what is done to many items at once
-    dag_verbs        verbs that build DAGs; `dag_scenes` do several in their order
+    dag_verbs        verbs that build DAGs
+    scenes           several verbs in their order on a few nodes, items or runs: of DAGs that expand
+                     (`dag_scenes`), are steered (`steering_scenes`) or wait for what falls due (`late_scenes`), of
+                     items (`item_scenes`), of runs (`run_scenes`), of tenants who name what is another's
+                     (`stranger_scenes`)
     control_verbs    verbs that steer them
     value_verbs      verbs of values that a DAG's jobs share
     schedule_verbs   verbs of schedules

@@ -140,7 +140,7 @@ async def let_go(world: Any, rng: Random) -> None:
         if world.round % 4 == 0:
             await find_subs(world, rng, dag)
         external = [{"node": n.key, "name": name} for n in dag.nodes.values() for name in n.externals]
-        if external:
+        if external and not dag.is_left_alone:
             await steer(world, rng, dag, "resolve", {"external": external})
 
 

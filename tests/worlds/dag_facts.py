@@ -74,6 +74,7 @@ class Dag:
     sent: float
     id: str | None = None
     is_made: bool = True  # False: nobody has ever seen it
+    is_left_alone: bool = False  # nobody resolves in the end what it waits for
     parent: tuple[str, str] | None = None  # of a sub-DAG: the DAG's id, and the node
     nodes: dict[str, Node] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)

@@ -260,8 +260,11 @@ def _deliveries(seen: _Seen) -> Iterator[str]:
     """Nothing came before its release, nor as two items, and what was acked has succeeded."""
     for (key, generation), came in seen.deliveries.items():
         released = seen.first.get((key, "released", generation))
-        if released is None or released > min(one.done for one in came):
-            yield f"generation {generation} of {key} came before its release ({released}): {came[0]}"
+        first = min(came, key=lambda one: one.done)
+        if released is None or released > first.done:
+            yield f"generation {generation} of {key} came before its release ({released}): {first}"
+        elif (node := seen.node(key)) and first.done < released + node.spec.get("delay_s", 0.0) - _SAME_S:
+            yield f"generation {generation} of {key} was to wait since {released}, and came: {first}"
         if len(ids := {one.id for one in came}) > 1:
             yield f"generation {generation} of {key} is {len(ids)} items: {sorted(ids)}"
         acked = [
@@ -381,8 +384,6 @@ def _undoing(seen: _Seen) -> Iterator[str]:
         is_item = of is not None and "timer" not in of.spec and "dag" not in of.spec
         for one in came:
             inputs = one.inputs or {}
-            if "$ref" in inputs:
-                continue
             told = inputs.get(undone)
             if not _is_what_was_done(seen.node(undone), undone, inputs) or (told not in given and is_item):
                 yield f"generation {generation} of {key} undoes {undone} ({given}), and was given {inputs}"

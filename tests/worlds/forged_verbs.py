@@ -22,15 +22,21 @@ _MANAGED: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-async def forge_turn(world: Any, rng: Random, namespace: str, lease: Lease, turn: Turn) -> None:
-    """Before a worker sends its turn, another sends it, who does not know what its holder does;
-    or one that answers what nobody has asked. Nothing of it is written: the turn that follows is taken."""
+async def forge_turn(
+    world: Any, rng: Random, namespace: str, lease: Lease, turn: Turn, asked: list[dict[str, Any]]
+) -> None:
+    """Before a worker sends its turn, another sends it, who does not know what its holder does; or one that
+    answers what nobody has asked, or asks for what its run has `asked` for before. Nothing of it is written: the
+    turn that follows is taken."""
     body = turn.body()
     nobody = {"kind": "answer", "key": "signal:ask#99", "after": turn.seen, "fingerprint": "0" * 16, "shown": ""}
     nobody |= {"spec": {"id": "nobody", "state": "done", "output": 1}}
     choices = [{"secret": _GUESSED}, {"generation": lease.generation + 1}]
     choices += [{"generation": lease.generation - 1}] * 2 if lease.generation > 1 else []
     choices += [{"commands": [*body.get("commands", ()), nobody]}] * 2 if "seen" in body else []
+    if asked and "seen" in body:
+        again = [{**rng.choice(asked), "after": turn.seen}]
+        choices += [{"commands": again}] * 3
     forged = body | rng.choice(choices)
     answer = await world.dag(rng, namespace, f"/dags/{lease.run}/turn", forged)
     if answer.known == "ok":

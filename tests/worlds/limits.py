@@ -69,4 +69,6 @@ def limits_of(rng: Random, edition: int) -> Limits:
         more = Random(str(queue | dag))
         limits.ahead_s = {name: more.choice(_AHEAD_S) for name in ("q1", "q2", "d1", "d2")}
         limits.tokens = more.choice(("none", "all", "own"))
+    if edition >= 9:
+        limits.hears_ends = more.random() < 0.7
     return limits

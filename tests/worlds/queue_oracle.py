@@ -165,6 +165,8 @@ def _paused(history: History) -> Iterator[str]:
 
 def _leases_exclude(item: _Item) -> Iterator[str]:
     for first, second in item.pairs():
+        if item.is_redriven and first.sent == second.sent:
+            continue  # attempts begin anew, so nobody knows which was first
         bound = first.sent + first.lease_s
         given_back = False
         for word in item.words:

@@ -10,7 +10,7 @@ from tests.worlds.facts import Bulk, Delivery, End, Gate, Sent, Unheard, Word
 from tests.worlds.registry import verb
 from tests.worlds.stage import SHARDS_MAX
 from tests.worlds.wire import Answer, Known
-from tests.worlds.world_names import ENDS, NAMESPACES, NODE_TOPICS, SCENE_TOPIC, SOLO_TOPIC, TOPICS
+from tests.worlds.world_names import ENDS, NAMESPACES, NODE_TOPICS, PLAY_TOPICS, SCENE_TOPIC, SOLO_TOPIC, TOPICS
 
 _BEST_PRIORITY = -(2**31)
 GUESSED = "01234567-89ab-4cde-8f01-23456789abcd"
@@ -63,9 +63,11 @@ def new_item(world: Any, rng: Random, namespace: str) -> Sent:
     return sent
 
 
-async def send(world: Any, rng: Random, namespace: str, items: list[Sent]) -> None:
-    """Enqueue items, whatever was said of them before."""
-    answer = await world.queue(rng, namespace, "/enqueue", {"items": [sent.body for sent in items]})
+async def send(world: Any, rng: Random, namespace: str, items: list[Sent], at: Any = None) -> None:
+    """Enqueue items, `at` a process or any, whatever was said of them before."""
+    at = rng.choice(world.stage.queues) if at is None else at
+    body = {"items": [sent.body for sent in items]}
+    answer = await world.call(rng, at, namespace, "POST", "/enqueue", body, {})
     for sent, (known, result) in zip(items, answer.results(len(items)), strict=True):
         sent.first_sent = sent.first_sent or answer.sent
         sent.known.add(known)
@@ -132,6 +134,7 @@ async def take(
         narrow = {topic for place, topic in world.limits.scenes if place == namespace}
         narrow |= {SOLO_TOPIC} if world.edition >= 7 else set()
         narrow |= {SCENE_TOPIC} if world.edition >= 8 else set()
+        narrow |= set(PLAY_TOPICS) if world.edition >= 9 else set()
         chosen = [*topics, *sorted(narrow)] if world.draining else rng.sample(topics, rng.randint(1, 3))
     count = min(count, BATCH_MAX // len(chosen))
     body: dict[str, Any] = {"topics": [{"topic": topic, "count": count} for topic in chosen]}
@@ -212,10 +215,11 @@ def _elements(world: Any, rng: Random, namespace: str, count: int) -> list[tuple
     return found
 
 
-async def say(world: Any, rng: Random, namespace: str, verb_: str, said: list[Said]) -> None:
-    """One call about leased items, written down."""
+async def say(world: Any, rng: Random, namespace: str, verb_: str, said: list[Said], at: Any = None) -> None:
+    """One call about leased items, `at` a process or any, written down."""
     if said:
-        answer = await world.queue(rng, namespace, f"/{verb_}", {"items": _named(said)})
+        at = rng.choice(world.stage.queues) if at is None else at
+        answer = await world.call(rng, at, namespace, "POST", f"/{verb_}", {"items": _named(said)}, {})
         _note(world, verb_, namespace, said, answer, answer.results(len(said)))
 
 
@@ -319,7 +323,7 @@ def _targets(world: Any, rng: Random, count: int) -> tuple[str, list[Sent]]:
     return namespace, rng.sample(own[-40:], min(len(own[-40:]), count)) + foreign[-1:]
 
 
-async def _by_id(world: Any, rng: Random, verb_: str, namespace: str, items: list[Sent]) -> None:
+async def by_id(world: Any, rng: Random, verb_: str, namespace: str, items: list[Sent]) -> None:
     ids = [next(iter(sent.ids)) for sent in items]
     body: dict[str, Any] = {"ids": ids} if verb_ == "cancel" else {"items": [{"id": item_id} for item_id in ids]}
     answer = await world.queue(rng, namespace, f"/{verb_}", body)
@@ -336,7 +340,7 @@ async def _by_id(world: Any, rng: Random, verb_: str, namespace: str, items: lis
 async def cancel(world: Any, rng: Random) -> None:
     namespace, items = _targets(world, rng, rng.randint(1, 2))
     if items:
-        await _by_id(world, rng, "cancel", namespace, items)
+        await by_id(world, rng, "cancel", namespace, items)
 
 
 @verb(3, has_items)
@@ -344,7 +348,7 @@ async def revive(world: Any, rng: Random) -> None:
     namespace, items = _targets(world, rng, 6)
     items = [sent for sent in items if sent.disabled or rng.random() < 0.2]
     if items:
-        await _by_id(world, rng, "revive", namespace, items)
+        await by_id(world, rng, "revive", namespace, items)
 
 
 @verb(2, lambda world: world.dags.items)
@@ -416,7 +420,7 @@ async def list_items(world: Any, rng: Random) -> None:
 async def open_all(world: Any, rng: Random) -> None:
     """No pause and no quota keeps an item any more."""
     for namespace in NAMESPACES:
-        for topic in (*TOPICS, *NODE_TOPICS):
+        for topic in (*TOPICS, *NODE_TOPICS, *(PLAY_TOPICS if world.edition >= 9 else ())):
             await gate(world, rng, namespace, topic, "resume")
         await world.queue(rng, namespace, "", {}, method="PUT")
 
@@ -431,7 +435,7 @@ async def finish(world: Any, rng: Random) -> None:
             await send(world, rng, namespace, unsure)
         opened = [s for s in own if s.disabled and world.history.left.get(next(iter(s.ids), "")) == "disabled"]
         if opened:
-            await _by_id(world, rng, "revive", namespace, opened)
+            await by_id(world, rng, "revive", namespace, opened)
         await take(world, rng, namespace, 100)
         said = [(held, held.token, {"output": {"by": held.token[:8]}}) for held in world.held]
         await say(world, rng, namespace, "ack", [one for one in said if one[0].namespace == namespace])

@@ -26,7 +26,7 @@ class Verb:
 
 # A new verb changes what a seed chooses. So verbs that come together are an edition, and a seed that is kept is
 # run in its own.
-EDITION = 8
+EDITION = 9
 VERBS: list[Verb] = []
 
 

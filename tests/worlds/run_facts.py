@@ -142,6 +142,7 @@ class RunFacts:
     def __init__(self) -> None:
         self.all: list[Run] = []
         self.deliveries: dict[tuple[str, str, int], list[Delivery]] = defaultdict(list)
+        self.asked: dict[str, list[dict[str, Any]]] = defaultdict(list)  # commands, by DAG
 
     def delivered(self, delivery: Delivery) -> None:
         assert delivery.dag is not None

@@ -11,7 +11,7 @@ from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, Tu
 from tests.worlds.facts import Delivery
 from tests.worlds.faults import is_inside
 from tests.worlds.forged_verbs import forge_turn
-from tests.worlds.queue_verbs import say
+from tests.worlds.queue_verbs import Said, say
 from tests.worlds.registry import verb
 from tests.worlds.run_facts import TOPICS, TYPE, Move, Retry, Run, Signal, Update, stroll
 from tests.worlds.wire import Answer
@@ -21,6 +21,8 @@ from tests.worlds.world_names import NAMESPACES, NODE_TOPICS
 _EVENT_S = 120.0
 # For how long some turns wait: what another process does then is not heard of, and found before the run is parked.
 _TURN_WAIT_S = 0.02
+# Kinds of commands of which a key is asked for once.
+_ONCE = ("item", "timer", "dag", "step")
 
 
 class Unanswered(HeadgateError):
@@ -41,12 +43,32 @@ class _Calls:
     async def turn(self, lease: Lease, turn: Turn) -> TurnAnswer:
         path = f"/dags/{lease.run}/turn"
         if self._world.edition >= 7 and not self._world.draining and self._rng.random() < 0.5:
-            await forge_turn(self._world, self._rng, self._namespace, lease, turn)
+            await forge_turn(self._world, self._rng, self._namespace, lease, turn, self._asked(lease))
+        if self._world.edition >= 9 and not self._world.draining and self._rng.random() < 0.3:
+            await self._be_told(lease)
         for _ in range(self._rng.choice((1, 1, 1, 2))):  # the same again is answered again
             answer = await self._world.dag(self._rng, self._namespace, path, turn.body())
             if answer.known == "ok":
                 self._judge(lease.run, answer)
+        if answer.known == "ok" and self._world.edition >= 9:
+            self._asked(lease).extend(one for one in turn.body().get("commands", ()) if one["kind"] in _ONCE)
         return turn_answer(_known(answer))
+
+    def _asked(self, lease: Lease) -> list[dict[str, Any]]:
+        """Of what its run has asked for that may be asked for once."""
+        asked: list[dict[str, Any]] = self._world.runs.asked[lease.run]
+        return asked
+
+    async def _be_told(self, lease: Lease) -> None:
+        """Something befalls the run while its code goes on: one of its tasks ends, or it is signalled."""
+        tasks = [held for held in self._world.held if held.dag is not None and held.dag["id"] == lease.run]
+        for held in tasks[:1]:
+            said: list[Said] = [(held, held.token, {"output": {"by": held.token[:8]}})]
+            await say(self._world, self._rng, self._namespace, "ack", said)
+        for run in self._world.runs.all if not tasks else ():
+            if run.dag == lease.run:
+                run.signals.append(Signal(f"s{self._world.serial()}", f"data {self._world.serial()}"))
+                await send_signal(self._world, self._rng, run, run.signals[-1])
 
     def _judge(self, run_id: str, answer: Answer) -> None:
         """Workers of a version that a run was moved away from write nothing of it any more."""
@@ -95,10 +117,10 @@ async def begin_run(world: Any, rng: Random) -> None:
     run.moves.append(Move(version, world.now_s, world.now_s))
     world.runs.all.append(run)
     for _ in range(rng.choice((1, 1, 2))):
-        await _begin(world, rng, run)
+        await begin(world, rng, run)
 
 
-async def _begin(world: Any, rng: Random, run: Run) -> None:
+async def begin(world: Any, rng: Random, run: Run) -> None:
     body = {"type": TYPE, "id": run.id, "input": run.input}
     body |= {} if run.moves[0].version is None else {"version": run.moves[0].version}
     answer = await world.dag(rng, run.namespace, "/workflows", body)
@@ -116,10 +138,10 @@ async def signal_run(world: Any, rng: Random) -> None:
     run = rng.choice(_made(world))
     if not run.signals or rng.random() < 0.7:
         run.signals.append(Signal(f"s{world.serial()}", f"data {world.serial()}"))
-    await _signal(world, rng, run, rng.choice(run.signals))
+    await send_signal(world, rng, run, rng.choice(run.signals))
 
 
-async def _signal(world: Any, rng: Random, run: Run, signal: Signal) -> None:
+async def send_signal(world: Any, rng: Random, run: Run, signal: Signal) -> None:
     body = {"name": "go", "id": signal.id, "data": signal.data}
     answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/signals", body)
     signal.known.add(answer.known)
@@ -218,20 +240,20 @@ async def replace_output(world: Any, rng: Random) -> None:
 async def retry_run(world: Any, rng: Random) -> None:
     """What a run has failed with is done once more, or what has not; some ask for it twice, at once or later."""
     run = rng.choice([run for run in _made(world) if "strict" in run.input] or _made(world))
-    if run.dag is None or not await _read_history(world, rng, run):
+    if run.dag is None or not await read_history(world, rng, run):
         return
     calls = sorted({event["key"] for event in run.events if event["kind"] == "item"})
     failures = run.failures()
     more = rng.sample(calls, min(len(calls), 1)) if not failures or rng.random() < 0.4 else []
     keys = list(dict.fromkeys([*failures, *more]))
     for _ in range(rng.choice((1, 1, 2))):
-        await asyncio.gather(*(_retry(world, rng, run, keys) for _ in range(rng.choice((1, 1, 2)))))
+        await asyncio.gather(*(retry_calls(world, rng, run, keys) for _ in range(rng.choice((1, 1, 2)))))
     answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume", {"retry": [*keys, "nothing#1"]})
     if answer.known == "ok":
         world.fault(f"a retry of what {run.id} has not asked for was taken: {answer.body}")
 
 
-async def _retry(world: Any, rng: Random, run: Run, keys: list[str]) -> None:
+async def retry_calls(world: Any, rng: Random, run: Run, keys: list[str]) -> None:
     asked = [Retry(key, world.now_s) for key in keys]
     run.retries += asked
     answer = await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume", {"retry": keys})
@@ -341,17 +363,17 @@ async def let_go(world: Any, rng: Random) -> None:
     """Nothing keeps any run but its work."""
     for run in [run for run in world.runs.all if run.is_possible and not run.is_over]:
         if not run.is_promised and not await _find(world, rng, run):
-            await _begin(world, rng, run)
+            await begin(world, rng, run)
         if not run.is_to_go_on:  # its code would go on with what it has, and fail again
             await world.dag(rng, run.namespace, f"/workflows/{run.id}/resume")
-        elif await _read_history(world, rng, run) and (failures := run.failures()):
-            await _retry(world, rng, run, failures)
+        elif await read_history(world, rng, run) and (failures := run.failures()):
+            await retry_calls(world, rng, run, failures)
         for signal in run.signals:
             if "ok" not in signal.known and "info" in signal.known:
-                await _signal(world, rng, run, signal)
+                await send_signal(world, rng, run, signal)
         if sum("ok" in signal.known for signal in run.signals) < run.input["signals"]:
             run.signals.append(Signal(f"s{world.serial()}", f"data {world.serial()}"))
-            await _signal(world, rng, run, run.signals[-1])
+            await send_signal(world, rng, run, run.signals[-1])
     if world.runs.all:
         for namespace in NAMESPACES:
             await work(world, rng, namespace, 100)
@@ -374,7 +396,7 @@ async def read(world: Any, rng: Random) -> bool:
     return all(run.is_over for run in world.runs.all if run.is_possible)
 
 
-async def _read_history(world: Any, rng: Random, run: Run) -> bool:
+async def read_history(world: Any, rng: Random, run: Run) -> bool:
     """Read the events of a run anew, from its first; whether that was answered."""
     events: list[dict[str, Any]] = []
     seen, more = 0, True
@@ -394,7 +416,7 @@ async def read_histories(world: Any) -> list[str]:
     """The events of each run, from its first; what cannot be read."""
     rng, found = Random(world.seed), []
     for run in world.runs.all:
-        if run.is_possible and run.dag is not None and not await _read_history(world, rng, run):
+        if run.is_possible and run.dag is not None and not await read_history(world, rng, run):
             found.append(f"run {run.id} cannot be read")
         for update in run.updates if run.dag is not None else ():
             if "ok" in update.known:

@@ -242,13 +242,15 @@ class _Any(httpx.AsyncBaseTransport):
 
 @dataclass
 class Limits:
-    """The processes' settings in this world, by how much the clocks of their machines are ahead, and whose
-    namespaces tokens are for: everybody's, or each tenant's own; none: nobody needs one."""
+    """The processes' settings in this world, by how much the clocks of their machines are ahead, whose namespaces
+    tokens are for (everybody's, or each tenant's own; none: nobody needs one), and whether somebody hears of DAGs
+    that end with an ack, as without a Redis nobody does."""
 
     queue: dict[str, Any]
     dag: dict[str, Any]
     ahead_s: dict[str, float] = field(default_factory=dict)
     tokens: Literal["none", "all", "own"] = "none"
+    hears_ends: bool = False
 
 
 class Stage:
@@ -286,7 +288,10 @@ class Stage:
 
     def _queue(self, name: str) -> QueueProcess:
         settings = {"shards": "", "shards_file": self.map_file, "shard_join_s": 0.0, **self._limits.queue}
-        return QueueProcess(name, self.database, self.clock, self._machines[name], **self._edge(), **settings)
+        made = QueueProcess(name, self.database, self.clock, self._machines[name], **self._edge(), **settings)
+        # As if there were a Redis, whose messages are all lost.
+        made.host.process.dag_news.endings.hearers = int(self._limits.hears_ends)
+        return made
 
     def _dag(self, name: str) -> DagProcess:
         settings = {"HEADGATE_DAG_TOKEN": DAG_TOKEN, "shards_refresh_s": 0.01, **self._limits.dag}

@@ -45,6 +45,10 @@ def _another_to_undo(world: World) -> None:
     _undo(world, {"up": "evil", "payload:up": 1})
 
 
+def _a_reference_to_undo(world: World) -> None:
+    _undo(world, {"$ref": "/v1/namespaces/red/dags/D/node/inputs"})
+
+
 def _more_to_undo(world: World) -> None:
     _undo(world, {"up": "right", "payload:up": 1, "inputs:up": {}})
 
@@ -76,6 +80,7 @@ def _left_dead(world: World) -> None:
         (_another_end_below, "and the DAG in its place, B, failed"),
         (_nothing_to_undo, "and was given {}"),
         (_another_to_undo, "and was given {'up': 'evil'"),
+        (_a_reference_to_undo, "and was given {'$ref'"),
         (_more_to_undo, "and was given {'up': 'right', 'payload:up': 1, 'inputs:up': {}}"),
         (_a_timer_with_an_item, "and was given {'up': None"),
         (_a_payload_of_a_dag, "and was given {'up': {}"),

@@ -239,6 +239,15 @@ def test_a_broken_promise_is_told(fault: Callable[[History], None], says: str) -
     assert any(says in line for line in found), found
 
 
+def test_of_leases_of_one_round_nobody_knows_which_was_first_where_a_redrive_began_attempts_anew() -> None:
+    history = sound()
+    for attempt in (2, 3):
+        history.delivered(delivery("B", attempt, 9.0, "b"))
+    is_told = [line for line in queue_oracle.judge(history) if "leased twice" in line]
+    history.bulks.append(Bulk("redrive", "red", "a", 9.0))
+    assert is_told and not [line for line in queue_oracle.judge(history) if "leased twice" in line]
+
+
 def test_what_a_pause_that_was_lifted_meanwhile_lets_go_is_no_fault() -> None:
     history = sound()
     came_though_paused(history)
@@ -394,6 +403,10 @@ def _before_its_release(world: World) -> None:
     world.deliver("down", 1, 2.9)
 
 
+def _before_its_delay(world: World) -> None:
+    world.dag.nodes["down"].spec["delay_s"] = 2.0
+
+
 def _two_items(world: World) -> None:
     world.facts.deliveries["D", "down", 1].append(delivery("other", 1, 4.6))
 
@@ -447,6 +460,7 @@ def _it_ends_too_soon(world: World) -> None:
         (_wrong_output, "has the output evil"),
         (_wrong_input, "was given evil"),
         (_before_its_release, "came before its release"),
+        (_before_its_delay, "was to wait since 3.0, and came"),
         (_two_items, "is 2 items"),
         (_after_its_cancel, "after the cancel was final"),
         (_an_edge_is_gone, "is not there"),

@@ -7,7 +7,9 @@ from uuid import UUID
 
 from tests.worlds.dag_facts import Dag
 from tests.worlds.dag_verbs import has_dags, pick
+from tests.worlds.faults import is_inside
 from tests.worlds.registry import verb
+from tests.worlds.scenes import play_of_its_own
 from tests.worlds.value_facts import Read, Write
 from tests.worlds.wire import Answer
 
@@ -38,6 +40,23 @@ async def write_again(world: Any, rng: Random) -> None:
     sent = [written for written in dag.values[key].writes if written.write_id]
     if sent:
         await _write(world, rng, dag, key, rng.choice(sent[-5:]))
+
+
+@verb(1.7, is_inside, since=9)
+async def write_at_once(world: Any, rng: Random) -> None:
+    """Many at all processes read a value and write what follows; each then sends its write again under its id."""
+    async with play_of_its_own(world, rng) as play:
+        await play.create(play.spec())
+        key = rng.choice(_KEYS)
+        for _ in range(3):
+            version = await read_value(world, rng, play.dag, key)
+            writes = []
+            for expected in (*[version] * 6, None):
+                write_id = str(UUID(int=rng.getrandbits(128), version=4))
+                writes.append(Write({"by": world.serial()}, expected, world.now_s, write_id))
+            play.dag.values[key].writes += writes
+            for _ in range(2):
+                await asyncio.gather(*(_write(world, Random(rng.random()), play.dag, key, one) for one in writes))
 
 
 @verb(1, has_dags, since=2)

@@ -20,13 +20,18 @@ from tests.worlds import (
     dag_verbs,
     faults,
     forged_verbs,
+    item_scenes,
     job_verbs,
+    late_scenes,
     limit_scenes,
     limit_verbs,
     operation_verbs,
     queue_verbs,
+    run_scenes,
     run_verbs,
     schedule_verbs,
+    steering_scenes,
+    stranger_scenes,
     token_verbs,
     unique_verbs,
     value_verbs,
@@ -38,7 +43,7 @@ from tests.worlds.job_facts import JobFacts
 from tests.worlds.leftovers import left_behind
 from tests.worlds.limit_facts import LimitFacts
 from tests.worlds.limits import limits_of
-from tests.worlds.registry import EDITION, VERBS, Verb
+from tests.worlds.registry import EDITION, VERBS, Act, Verb
 from tests.worlds.run_facts import RunFacts
 from tests.worlds.schedule_facts import Schedule
 from tests.worlds.stage import stage_on
@@ -63,6 +68,11 @@ MODULES = (
     limit_scenes,
     forged_verbs,
     dag_scenes,
+    steering_scenes,
+    late_scenes,
+    item_scenes,
+    stranger_scenes,
+    run_scenes,
 )
 
 ROUNDS = 60
@@ -109,6 +119,9 @@ class World:
         self.stale: deque[Delivery] = deque(maxlen=40)
         self.leaps: list[float] = []  # by how much the clock is to go on after this round
         self.leapt_s = 0.0
+        # Of scenes: how they go on in the next round, or else end; and the topics that are theirs meanwhile.
+        self.appointments: list[tuple[Act, Callable[[], None]]] = []
+        self.on_stage: set[str] = set()
         self.steps: deque[str] = deque(maxlen=steps_max)
         self.faults: list[str] = []
         self.round = 0
@@ -254,7 +267,9 @@ class World:
         possible = [verb for verb in self._verbs if verb.when(self)]
         count = rng.randint(1, self._at_once_max)
         chosen = rng.choices(possible, [verb.weight for verb in possible], k=count)
-        await asyncio.gather(*(self._act(verb, Random(rng.random())) for verb in chosen))
+        kept, self.appointments = self.appointments, []
+        acts = [self._act(verb, Random(rng.random())) for verb in chosen]
+        await asyncio.gather(*acts, *(act(self, Random(rng.random())) for act, _ in kept))
         if self.leaps:
             self.leapt_s += max(self.leaps)
             await self.stage.clock.advance(max(self.leaps))
@@ -269,6 +284,8 @@ class World:
     async def end(self) -> None:
         """Let everything go and do what is to be done, until nothing is left but what has died."""
         self.draining = True
+        for _, drop in self.appointments:
+            drop()
         if self.edition >= 7:
             token_verbs.give_all_anew(self)
             await self._look_at_rest()
