@@ -60,7 +60,13 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 # What functions lock and write that a statement calls.
-_BEHIND = {"complete_here": frozenset({"dag", "node", "edge", "change", "tally"})}
+_BEHIND = {
+    "complete_here": frozenset({"dag", "node", "edge", "change", "tally"}),
+    "take_signal": frozenset(
+        {"dag", "node", "change", "outbox", "workflow", "run", "event", "signal_id", "signal_count"}
+    ),
+    "take_turns": frozenset({"dag", "node", "node_spec", "change", "outbox", "run", "event"}),
+}
 
 
 @functools.cache

@@ -8,6 +8,7 @@ import pytest
 from headgate import Conflict, Invalid, Workflow
 from headgate.workflow.driving.driver import Driver
 from headgate.workflow.turns import TurnLost
+from tests.integration.dag.test_bad_runs import dump
 from tests.integration.dag.test_runs import command, item, leased, turn
 from tests.support.dag_world import DagWorld
 from tests.support.run_services import TYPE, DagRuns, drive
@@ -68,6 +69,32 @@ async def test_a_run_that_a_worker_has_is_moved_under_it(runs: DagRuns) -> None:
     new = await leased(at(runs, None))
     assert await runs.events() == before
     assert (await runs.turn(new, turn(new, 1, 1, 1, item(1)))).parked
+
+
+async def test_a_delivery_whose_worker_died_before_its_ack_changes_nothing_after_a_move(runs: DagRuns) -> None:
+    """Its turn has parked the run; it comes again where the run was, before the run is over and after."""
+
+    async def code(wf: Workflow) -> Any:
+        return await wf.receive("go")
+
+    old_workers, driver = Driver({TYPE: code}, runs.runs), Driver({TYPE: code}, runs.runs)
+    await runs.start(version="2")
+    old = await leased(at(runs, "2"))
+    await driver.work(TYPE, old)
+    await move(runs, "3")
+    assert await runs.lease() == old, "nobody has acked it"
+    before = await dump(runs.world)
+    await old_workers.work(TYPE, old)
+    assert await dump(runs.world) == before
+    await runs.signal("go", 7)
+    before = await dump(runs.world)
+    await old_workers.work(TYPE, old)
+    await runs.acked(old)
+    assert await dump(runs.world) == before
+    assert await runs.lease() is None
+    await drive(at(runs, "3"), driver)
+    assert (await runs.shown())["output"] == 7
+    await old_workers.work(TYPE, old)
 
 
 async def test_a_stuck_run_is_tried_at_once_where_it_is_moved_to(runs: DagRuns) -> None:
