@@ -1,8 +1,8 @@
 """Which planted faults random worlds find, by which seed, and how soon.
 
 Worlds are judged by the contract alone, so they find what breaks a promise that their verbs ask for: no bounds, no
-settings, no duty of hours. `NAMES` are the mutations of which that can be expected; one that no world of so many
-meets is named all the same, and is held by its own tests.
+settings, no duty of hours. `NAMES` are the mutations of which that was thought; of one that no world can meet
+`beyond_worlds` says why, and its own tests hold it.
 """
 
 import asyncio
@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.local.stack import ROOT
+from tests.mutations.beyond_worlds import REASONS
 from tests.mutations.catalogue import MUTATIONS
+from tests.mutations.met_faults import MET
 from tests.mutations.model import Mutation
 from tests.mutations.running import copy_of_the_tree
 from tests.support.servers import postgres
@@ -138,7 +140,10 @@ _TIME_S_MAX = 1_200
 _PAGE = ROOT / "docs" / "testing.md"
 _BEGIN = "<!-- worlds: written by `python -m tests.mutations --worlds --write` -->"
 _END = "<!-- end of worlds -->"
+_BEGIN_MET = "<!-- met faults: written with the table above -->"
+_END_MET = "<!-- end of met faults -->"
 _NONE = "none"
+_WHAT_CHARS_MAX = 110
 _ID = re.compile(r" ?\(?[0-9a-f]{8}-[0-9a-f-]{27}\)?")
 
 
@@ -211,24 +216,47 @@ def chosen(parts: Sequence[str]) -> list[Mutation]:
 
 def write(found: Iterable[Found]) -> None:
     """Put what came of these in the place of what the page said; of the others it says what it said."""
-    before, _, rest = _PAGE.read_text().partition(_BEGIN)
-    _, _, after = rest.partition(_END)
     rows = _rows()
     for one in found:
-        what = _ID.sub(" an id", one.what).strip().replace("|", "\\|")[:110]
         seed = _NONE if one.seed is None else str(one.seed)
-        rows[one.mutation.name] = f"| {one.mutation.name} | {seed} | {one.nth} | {one.took_s:.0f} s | {what} |"
-    lines = [rows[name] for name in NAMES if name in rows]
-    made = "\n".join(["| mutation | seed | worlds | after | what it showed |", "|---|---|---|---|---|", *lines])
-    _PAGE.write_text(f"{before}{_BEGIN}\n\n{made}\n\n{_END}{after}")
+        rows[one.mutation.name] = [seed, str(one.nth), f"{one.took_s:.0f} s", one.what]
+    for name, row in rows.items():
+        what = REASONS.get(name, row[-1]) if row[0] == _NONE else row[-1]
+        row[-1] = _ID.sub(" an id", what).strip().replace("\\|", "|").replace("|", "\\|")[:_WHAT_CHARS_MAX]
+    made = ["| mutation | seed | worlds | after | what it showed, or why none does |", "|---|---|---|---|---|"]
+    made += [_line([name, *rows[name]]) for name in NAMES if name in rows]
+    text = _PAGE.read_text()
+    for begin, end, lines in ((_BEGIN, _END, made), (_BEGIN_MET, _END_MET, met(rows))):
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = "\n".join([before + begin, "", *lines, "", end + after])
+    _PAGE.write_text(text)
 
 
-def read() -> list[str]:
-    """The mutations of which the page says what worlds found."""
-    return [name for name in _rows() if name != "mutation"]
+def met(rows: dict[str, list[str]]) -> list[str]:
+    """The lines of the table of faults that were met, by what the other one says."""
+    head = ["| fault | mutation | seed | worlds | after |", "|---|---|---|---|---|"]
+    return head + [_line([fault, f"`{name}`", *rows[name][:3]]) for fault, name in MET]
 
 
-def _rows() -> dict[str, str]:
+def read_met() -> list[str]:
+    """As the page has it."""
+    _, _, rest = _PAGE.read_text().partition(_BEGIN_MET)
+    return rest.partition(_END_MET)[0].strip().splitlines()
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def read() -> dict[str, list[str]]:
+    """Of each mutation what the page says of it: the seed, how many worlds, how long, and what was shown or why
+    nothing is."""
+    return _rows()
+
+
+def _rows() -> dict[str, list[str]]:
     _, _, rest = _PAGE.read_text().partition(_BEGIN)
     table, _, _ = rest.partition(_END)
-    return {line.split(" | ")[0].removeprefix("| "): line for line in table.splitlines() if line.startswith("| ")}
+    cells = [re.split(r"(?<!\\) \| ", line.removeprefix("| ").removesuffix(" |")) for line in table.splitlines()]
+    return {name: row for name, *row in cells if row and name != "mutation"}

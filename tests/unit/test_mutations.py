@@ -6,7 +6,9 @@ from functools import cache
 
 from services.local.stack import ROOT
 from tests.mutations import in_worlds, page
+from tests.mutations.beyond_worlds import REASONS
 from tests.mutations.catalogue import MUTATIONS
+from tests.mutations.met_faults import MET
 from tests.mutations.model import Mutation
 
 
@@ -46,5 +48,17 @@ def test_the_page_says_that_each_was_seen() -> None:
 
 
 def test_the_page_says_of_each_that_worlds_may_meet_what_they_found() -> None:
-    assert in_worlds.read() == list(in_worlds.NAMES)
+    assert list(in_worlds.read()) == list(in_worlds.NAMES)
     assert set(in_worlds.NAMES) <= {mutation.name for mutation in MUTATIONS}
+
+
+def test_the_page_says_why_no_world_meets_what_none_has_met() -> None:
+    """And says it of nothing that one has met."""
+    reasons = {name: row[-1] for name, row in in_worlds.read().items() if row[0] == "none"}
+    assert reasons == REASONS
+
+
+def test_the_page_says_by_which_world_each_fault_that_was_met_is_found_again() -> None:
+    rows = in_worlds.read()
+    assert [fault for fault, name in MET if not rows[name][0].isdigit()] == []
+    assert in_worlds.read_met() == in_worlds.met(rows)
