@@ -149,6 +149,17 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_DRIVER}::test_threads_that_do_not_come_back_are_replaced_up_to_a_cap",),
     ),
     Mutation(
+        "workflow-hung-cancelled",
+        "a thread that hangs in work which nobody waits for any more is replaced",
+        f"{_HEADGATE}driving/threads.py",
+        "            self._leave(work, limit_s)\n",
+        "",
+        (
+            "unit/headgate/workflow/test_threads.py::"
+            "test_a_thread_that_hangs_in_work_which_nobody_waits_for_any_more_is_replaced",
+        ),
+    ),
+    Mutation(
         "workflow-place-lost",
         "a thread whose work ends as it is given up gives its place back",
         f"{_HEADGATE}driving/threads.py",

@@ -61,6 +61,12 @@ class _Work:
         used_s = time.clock_gettime(self.clock) - self.began_used_s
         return min(limit_s - used_s, limit_s * IDLE_FACTOR - took_s)
 
+    async def over(self, limit_s: float) -> None:
+        """Wait until it has ended, or has taken too long."""
+        await self.started.wait()
+        while not self.finished.done() and (left_s := self.left_s(limit_s)) > 0:
+            await asyncio.wait([self.finished], timeout=max(left_s, LOOK_S_MIN))
+
 
 class _Thread(threading.Thread):
     """Does work until it is given none, or has been given up."""
@@ -117,6 +123,7 @@ class CoreThreads:
         self._threads_max = threads_max
         self._hung_max = hung_max
         self._lock = threading.Lock()
+        self._watching: set[asyncio.Future[None]] = set()
 
     async def run(self, call: Callable[[Callable[[], None]], T], *, limit_s: float, stop: Callable[[], None]) -> T:
         """What `call` returns, from a thread. It is given what it calls before each of its parts, none of which
@@ -138,11 +145,10 @@ class CoreThreads:
                 _Thread(self).start()
         self.works.put(work)
         try:
-            await work.started.wait()
-            while not work.finished.done() and (left_s := work.left_s(limit_s)) > 0:
-                await asyncio.wait([work.finished], timeout=max(left_s, LOOK_S_MIN))
+            await work.over(limit_s)
         except asyncio.CancelledError:
             stop()
+            self._leave(work, limit_s)
             raise
         if work.finished.done():
             found: T = work.finished.result()
@@ -154,6 +160,22 @@ class CoreThreads:
             f"the code of one event ran for more than {limit_s:g} s without waiting for anything "
             f"({took_s:.1f} s by the clock)"
         )
+
+    def _leave(self, work: _Work, limit_s: float) -> None:
+        """Nobody waits for this work any more; a thread that does not come back from it is given up as ever."""
+        if not work.started.is_set():
+            work.call = _nothing
+
+        async def outlast() -> None:
+            await work.over(limit_s)
+            if not work.finished.done():
+                self._give_up(work)
+            elif not work.finished.cancelled():
+                work.finished.exception()  # or it would be logged as one that nobody looked at
+
+        watching = asyncio.ensure_future(outlast())
+        self._watching.add(watching)
+        watching.add_done_callback(self._watching.discard)
 
     def close(self) -> None:
         """Let threads end that have nothing to do."""
@@ -213,6 +235,10 @@ async def in_thread(call: Callable[[], T]) -> T:
     context = contextvars.copy_context()
     threading.Thread(target=run, name="headgate-step", daemon=True).start()
     return await future
+
+
+def _nothing(_begin: Callable[[], None]) -> None:
+    """What is done in the place of work that nobody waits for."""
 
 
 def _processor_clock() -> int | None:

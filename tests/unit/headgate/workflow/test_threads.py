@@ -88,3 +88,44 @@ async def test_work_that_ends_while_it_is_given_up_a_hundred_times_loses_no_plac
                 await threads.run(sleeps, limit_s=0.002, stop=lambda: None)
             except NeverYields:
                 await until_none_hangs(threads)
+
+
+async def test_a_thread_that_hangs_in_work_which_nobody_waits_for_any_more_is_replaced() -> None:
+    """The run is cancelled while its code blocks; the next one has a thread."""
+    threads, go = CoreThreads(threads_max=1, hung_max=1), threading.Event()
+    began = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def blocks(_begin: Callable[[], None]) -> None:
+        loop.call_soon_threadsafe(began.set)
+        go.wait(2 * SOON_S)
+
+    working = asyncio.create_task(threads.run(blocks, limit_s=0.01, stop=lambda: None))
+    try:
+        await asyncio.wait_for(began.wait(), SOON_S)
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        async with asyncio.timeout(SOON_S):
+            assert await threads.run(one, limit_s=SOON_S, stop=lambda: None) == 1
+        assert threads.hung == 1
+    finally:
+        go.set()
+    await until_none_hangs(threads)
+
+
+async def test_work_that_nobody_waits_for_before_it_has_begun_is_not_done() -> None:
+    threads, go, done = CoreThreads(threads_max=1, hung_max=1), threading.Event(), []
+    stopped: list[str] = []
+    first = asyncio.create_task(threads.run(lambda _: go.wait(SOON_S), limit_s=SOON_S, stop=lambda: None))
+    second = asyncio.create_task(
+        threads.run(lambda _: done.append(2), limit_s=SOON_S, stop=lambda: stopped.append("2"))
+    )
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    go.set()
+    await first
+    assert await threads.run(one, limit_s=SOON_S, stop=lambda: None) == 1
+    assert (done, stopped, threads.hung) == ([], ["2"], 0)
