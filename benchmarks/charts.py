@@ -18,6 +18,7 @@ _OTHERS = (
     "graphile",
     "BullMQ",
     "DBOS",
+    "Restate",
     "Celery",
     "dramatiq",
     "pg-boss",

@@ -35,7 +35,7 @@ async def python_environment(name: str, *requirements: str, dependencies: bool =
     """The interpreter of an environment that holds these requirements."""
     place = (PLACE / name).absolute()
     python = place / "bin" / "python"
-    stamp = place / f"{' '.join(requirements).replace('/', '_')}.made"
+    stamp = _stamp(place, requirements)
     if not stamp.exists():
         await _succeed(sys.executable, "-m", "venv", "--clear", str(place))
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -47,20 +47,40 @@ async def python_environment(name: str, *requirements: str, dependencies: bool =
 async def node_environment(name: str, *packages: str) -> Path:
     """A directory with these packages of npm below `node_modules`, and a Node that is new enough for all peers."""
     place = (PLACE / name).absolute()
-    stamp = place / f"{' '.join(packages).replace('/', '_')}.made"
+    stamp = _stamp(place, packages)
     if not stamp.exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            raise PeerFailed("npm is not installed")
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        (place / "package.json").write_text(json.dumps({"private": True, "type": "module"}))
-        install = [npm, "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
+        install = _npm_install(place)
         # The engine first: npm takes the newest releases that fit the Node it runs on.
         await _succeed(*install, NODE, cwd=place)
-        await _succeed(str(node_of(place)), str(Path(npm).resolve()), *install[1:], *packages, cwd=place)
+        await _succeed(str(node_of(place)), str(Path(install[0]).resolve()), *install[1:], *packages, cwd=place)
         stamp.touch()
     return place
+
+
+async def npm_environment(name: str, *packages: str) -> Path:
+    """A directory with these packages of npm below `node_modules`: programs that need no Node."""
+    place = (PLACE / name).absolute()
+    stamp = _stamp(place, packages)
+    if not stamp.exists():
+        await _succeed(*_npm_install(place), *packages, cwd=place)
+        stamp.touch()
+    return place
+
+
+def _npm_install(place: Path) -> list[str]:
+    """A command that installs packages into a directory, which is made anew."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise PeerFailed("npm is not installed")
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    (place / "package.json").write_text(json.dumps({"private": True, "type": "module"}))
+    return [npm, "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
+
+
+def _stamp(place: Path, requirements: Sequence[str]) -> Path:
+    """The file that is there once all is installed."""
+    return place / f"{' '.join(requirements).replace('/', '_')}.made"
 
 
 def node_of(place: Path) -> Path:

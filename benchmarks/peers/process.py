@@ -19,7 +19,14 @@ from benchmarks.bench import Bench
 from benchmarks.load import Slice
 from benchmarks.machine import Busy, Meter
 from benchmarks.outcome import Outcome
-from benchmarks.peers.environment import PeerFailed, leave_out, node_environment, node_of, python_environment
+from benchmarks.peers.environment import (
+    PeerFailed,
+    leave_out,
+    node_environment,
+    node_of,
+    npm_environment,
+    python_environment,
+)
 from services.local.ports import free_port
 from services.local.valkey import Valkey, ValkeySettings
 
@@ -31,13 +38,18 @@ _LINE_BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer: its program, what it is installed from, how many processes are best, and its Redis, if any."""
+    """A peer: its program, what it is installed from, how many processes are best, and its Redis, if any.
+
+    `server` is the package of npm of a server that a Python program starts itself, with `ports` for all of it.
+    """
 
     name: str
     program: str
     requirements: tuple[str, ...] = ()
     processes: int = 1
     redis: Mapping[str, str] | None = None
+    server: str | None = None
+    ports: int = 0
 
     @property
     def slug(self) -> str:
@@ -74,6 +86,15 @@ DAGS = (
     Peer("Celery, fsync every second", "celery_peer.py", ("celery[redis]==5.7.0",), redis=EVERYSEC),
     Peer("pg-boss flow", "pg_boss.mjs"),
 )
+DBOS = DAGS[0]
+RESTATE = Peer(
+    "Restate, fsync always",
+    "restate_peer.py",
+    ("restate-sdk==1.3.0", "hypercorn==0.18.0", "uvloop==0.23.0"),
+    server="@restatedev/restate-server-linux-x64@1.7.12",
+    ports=4,
+)
+WORKFLOWS = (DBOS, RESTATE)
 
 
 @dataclass
@@ -211,14 +232,8 @@ async def run_peer(bench: Bench, peer: Peer, *, mark: str = "") -> AsyncIterator
 
     Raises PeerFailed when that does not work.
     """
-    python = peer.program.endswith(".py")
-    settings: dict[str, Any] = {"first": True}
     roots: dict[str, int | Sequence[int]] = {}
-    if python:
-        program = str(await python_environment(peer.program.removesuffix("_peer.py"), *peer.requirements))
-    else:
-        place = await node_environment("node", *NODE_PACKAGES)
-        program, settings["modules"] = str(node_of(place)), str(place / "node_modules")
+    program, settings = await _install(peer)
     redis: Valkey | None = None
     folder = Path(tempfile.mkdtemp(prefix="headgate-bench-peer-"))
     running = Running(peer, [], roots, folder / "messages")
@@ -228,6 +243,8 @@ async def run_peer(bench: Bench, peer: Peer, *, mark: str = "") -> AsyncIterator
             await redis.start()
             settings["redis_url"] = redis.url
             roots["redis"] = redis.child.pid
+        elif peer.server is not None:
+            settings |= {"folder": str(folder), "ports": _free_ports(peer.ports)}
         else:
             settings["dsn"] = await bench.stack.create_database(f"{peer.slug}{mark}")
         for number in range(peer.processes):
@@ -243,6 +260,26 @@ async def run_peer(bench: Bench, peer: Peer, *, mark: str = "") -> AsyncIterator
         if redis is not None:
             await redis.stop()
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+async def _install(peer: Peer) -> tuple[str, dict[str, Any]]:
+    """Install a peer once: what runs its program, and what the program is told of it."""
+    settings: dict[str, Any] = {"first": True}
+    if not peer.program.endswith(".py"):
+        place = await node_environment("node", *NODE_PACKAGES)
+        return str(node_of(place)), {**settings, "modules": str(place / "node_modules")}
+    name = peer.program.removesuffix("_peer.py")
+    if peer.server is not None:
+        place = await npm_environment(f"{name}-server", peer.server)
+        settings["modules"] = str(place / "node_modules")
+    return str(await python_environment(name, *peer.requirements)), settings
+
+
+def _free_ports(count: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        found.append(free_port(but=found))
+    return found
 
 
 async def _start(program: str, peer: Peer, settings: dict[str, Any], path: Path) -> asyncio.subprocess.Process:

@@ -1,4 +1,4 @@
-"""Workflows: steps, calls, signals, many at once, long histories, parked runs, timers; beside DAGs and DBOS."""
+"""Workflows: steps, calls, signals, many at once, long histories, parked runs, timers; beside DAGs and peers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from benchmarks import replay
 from benchmarks.bench import Bench
 from benchmarks.machine import Meter
 from benchmarks.outcome import Outcome
-from benchmarks.peers.environment import PeerFailed, leave_out
-from benchmarks.peers.process import DAGS, Running, run_peer
+from benchmarks.peers.environment import PeerFailed
+from benchmarks.peers.process import DBOS, RESTATE, WORKFLOWS, Running, open_peers
 from benchmarks.spread import percentile, ratios, spread
 from headgate.testing import simulate
 
@@ -28,6 +28,10 @@ CALL_RATIO, TAIL_RATIO, SIGNAL_RATIO, CROWD_RATIO = 3.0, 4.0, 2.5, 0.5
 GATHER_RATIO, GATHER_TURNS, LONG_RATIO, PARKED_RATIO = 2.0, 200, 1.2, 1.1
 DBOS_STEP_RATIO, DBOS_CHILD_RATIO = 0.8, 0.2
 REPLAY_RATE, REPLAY_RATIO, TIMER_LATE_MS = 30_000, 1.3, 50.0
+NOTES = {RESTATE.name: "one node; its log on the disk before it answers"}
+
+# By peer and by what it stands beside of ours: what it is of theirs, and its milliseconds in every round.
+Steps = dict[str, dict[str, tuple[str, list[list[float]]]]]
 
 METHOD = f"""\
 One process holds a `headgate.Worker` of workflows and of the task that they call, and the client. `wf.run` and
@@ -41,7 +45,9 @@ in a short run. Memory of the services before and after {PARKED_RUNS:,} runs wer
 {TIMERS:,} timers of a graph, due over two seconds, and all at once: from the time that each was due to its
 end, by the shard's clock. Replay: calls, one after another and all at once, of 1,000 and of 100,000 events,
 processor time of this process. DBOS (`--peers`): {COUNT} steps in one workflow, and {DBOS_COUNT} child
-workflows through its queue."""
+workflows through its queue. Restate (`--peers`), a server of one node that syncs its log: {COUNT} of `ctx.run`
+in one workflow, and {COUNT} calls of a handler of another service. The Durable Task SDK is left out: its one
+backend that needs no server from elsewhere keeps all in memory, for tests."""
 
 
 async def run(bench: Bench) -> Outcome:
@@ -49,11 +55,11 @@ async def run(bench: Bench) -> Outcome:
     outcome = Outcome("workflows", METHOD)
     plan = bench.plan
     count, parked = plan.sized(COUNT, 10), plan.sized(PARKED_SIGNALS, 3)
-    bench.progress.begin("workflows", plan.rounds * (3 + bench.peers) + 5)
+    bench.progress.begin("workflows", plan.rounds * (3 + bench.peers * len(WORKFLOWS)) + 5)
     rounds: dict[str, list[Any]] = {}
-    dbos: dict[str, list[list[float]]] = {}
+    theirs: Steps = {}
     async with AsyncExitStack() as stack:
-        peer = await _dbos(bench, outcome, stack)
+        peers = await open_peers(bench, WORKFLOWS, outcome, stack)
         for number in range(plan.rounds):
             found = await _ask(bench, outcome, do="steps", topic=f"steps-{number}", count=count, parked=parked)
             shown = ", ".join(f"{name.removesuffix('_ms')} {percentile(found[name], 0.5):.2f}" for name in found)
@@ -66,10 +72,9 @@ async def run(bench: Bench) -> Outcome:
             bench.progress.step(f"gather {found['gather_s']:.2f} s, graph {found['graph_s']:.2f} s")
             for name, value in found.items():
                 rounds.setdefault(name, []).append(value)
-            if peer is not None:
-                await _measure(bench, outcome, peer, count, dbos)
+            await _measure(bench, outcome, peers, count, theirs)
     _report(outcome, rounds)
-    _compare(outcome, rounds, dbos)
+    _compare(outcome, rounds, theirs)
     await _grown(bench, outcome)
     await _timers(bench, outcome)
     await _parked(bench, outcome)
@@ -104,36 +109,34 @@ def _report(outcome: Outcome, rounds: dict[str, list[Any]]) -> None:
     outcome.require_below("turns of a gather", spread(rounds["turns"]), GATHER_TURNS + 1, "turns")
 
 
-def _compare(outcome: Outcome, rounds: dict[str, list[Any]], dbos: dict[str, list[list[float]]]) -> None:
-    pairs = (("step", "run", DBOS_STEP_RATIO), ("child through its queue", "call", DBOS_CHILD_RATIO))
-    for theirs, ours, bound in pairs:
-        if theirs in dbos:
-            p50s = [percentile(part, 0.5) for part in dbos[theirs]]
-            mine = [percentile(part, 0.5) for part in rounds[f"{ours}_ms"]][: len(p50s)]
-            outcome.add(f"DBOS, {theirs}: p50", "ms", p50s)
-            outcome.require_below(f"wf.{ours} / DBOS's {theirs}, p50", ratios(mine, p50s), bound)
+def _compare(outcome: Outcome, rounds: dict[str, list[Any]], peers: Steps) -> None:
+    bounds = {"run": DBOS_STEP_RATIO, "call": DBOS_CHILD_RATIO}
+    for peer, kinds in peers.items():
+        who = peer.partition(",")[0]
+        for ours, (theirs, steps_ms) in kinds.items():
+            p50s = [percentile(part, 0.5) for part in steps_ms]
+            mine = [percentile(part, 0.5) for part in rounds[f"{ours}_ms"]]
+            compared, name = ratios(mine, p50s), f"wf.{ours} / {who}'s {theirs}, p50"
+            outcome.add(f"{peer}, {theirs}: p50", "ms", p50s, NOTES.get(peer, ""))
+            if peer == DBOS.name:
+                outcome.require_below(name, compared, bounds[ours])
+            else:
+                outcome.add(name, "ratio", compared.values)
 
 
-async def _dbos(bench: Bench, outcome: Outcome, stack: AsyncExitStack) -> Running | None:
-    if not bench.peers:
-        return None
-    [dbos] = [peer for peer in DAGS if peer.name == "DBOS"]
-    try:
-        return await stack.enter_async_context(run_peer(bench, dbos))
-    except PeerFailed as error:
-        leave_out(bench, outcome, dbos.name, error)
-        return None
-
-
-async def _measure(
-    bench: Bench, outcome: Outcome, peer: Running, count: int, found: dict[str, list[list[float]]]
-) -> None:
-    for name, queued, nodes in (("step", False, count), ("child through its queue", True, min(count, DBOS_COUNT))):
-        answer = await peer.answer(bench, outcome, do="chain", nodes=nodes, queued=queued)
-        if answer is not None:
-            found.setdefault(name, []).append(answer["steps_ms"])
-            bench.progress.note(f"DBOS, {name}: p50 {percentile(answer['steps_ms'], 0.5):.2f} ms")
-    bench.progress.step("DBOS")
+async def _measure(bench: Bench, outcome: Outcome, peers: dict[str, Running], count: int, found: Steps) -> None:
+    """One round of every peer; one that fails is left out, and so is what it measured before."""
+    for name, peer in list(peers.items()):
+        children = ("child through its queue", min(count, DBOS_COUNT)) if name == DBOS.name else ("call", count)
+        for ours, (theirs, nodes) in (("run", ("step", count)), ("call", children)):
+            answer = await peer.answer(bench, outcome, do="chain", nodes=nodes, queued=ours == "call")
+            if answer is None:
+                del peers[name]
+                found.pop(name, None)
+                break
+            found.setdefault(name, {}).setdefault(ours, (theirs, []))[1].append(answer["steps_ms"])
+            bench.progress.note(f"{name}, {theirs}: p50 {percentile(answer['steps_ms'], 0.5):.2f} ms")
+        bench.progress.step(name)
 
 
 async def _grown(bench: Bench, outcome: Outcome) -> None:
