@@ -3,7 +3,6 @@
 from typing import Final
 
 REASONS: Final = {
-    "revive-managed": "by chance alone: a tenant who opens the item of a blocked node",
     "ack-second-look": "by chance alone: an ack that waits for an extend of its own holder",
     "nack-second-look": "by chance alone: a nack that waits for an extend of its own holder",
     "looks-after-extends": "by chance alone: an ack that waits for three extends of its own holder in turn",
@@ -16,7 +15,6 @@ REASONS: Final = {
     "folding-cleaning": "by chance alone: an ack amid the steps of a retry, on its DAG's own shard",
     "folding-parents": "by chance alone: the last nodes below a node acked in one flush, on their DAG's own shard",
     "expire-externals-resolved": "by chance alone: a resolve between a duty's look and its lock",
-    "dag-namespace": "by chance alone: a look at another tenant's DAG",
     "ends-reopening": "by chance alone: the last node that runs ends amid the steps of a retry",
     "dropped-sends": "by chance alone: a second retry before the queue was told of the first one's cancels",
     "reopen-sends": "a second guard: the cancel of the older generation, which is sent too, takes its item back",
