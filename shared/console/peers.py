@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from redis.asyncio import Redis
@@ -20,6 +20,8 @@ from shared.log import log
 from shared.redis import CALL_TIMEOUT_S, Lost, connect, listen
 
 ANSWER_S = 1.0
+# Of one wait for an answer; shorter than a call of Redis may take.
+_LOOK_S: Final = CALL_TIMEOUT_S / 2
 _KEPT_MS = 10_000
 # Questions that a process has under way, and that it answers at once; more are not begun.
 _ASKING_MAX = 4
@@ -85,7 +87,7 @@ class Peers:
             async with self._asking, asyncio.timeout(ANSWER_S + CALL_TIMEOUT_S):
                 asked = max(0, int(await redis.publish(self._channel, message)) - 1)  # it hears itself
                 while len(answers) < asked:
-                    found = await redis.blpop([reply_to], timeout=ANSWER_S / 4)
+                    found = await redis.blpop([reply_to], timeout=_LOOK_S)
                     if found is not None:
                         name, answer = _answer_decoder.decode(cast(bytes, found[1]))
                         answers[name] = answer
