@@ -18,6 +18,7 @@ MET: Final = (
     ),
     ("of one id twice the later content was stored", "flush-of-one-id"),
     ("an item past its time to live ended as delivered, and never was", "claim-shown"),
+    ("a shard that was added later knew no pause that was set before", "set-on-new-shards"),
     ("an expansion did not bind waiters that had ended: early work", "expand-binds-the-ended"),
     ("a child that was adopted did not bring its own children: early work", "adopt-with-children"),
     ("a cleanup node's deadline failed the DAG that it cleaned up behind", "cleanup-deadline-early"),
