@@ -92,7 +92,7 @@ class Plan:
             **self._options(call),
             **_waiting(how),
             "payload": self._app.packed(call.payload(self._key_in_plan)),
-            "pass_outputs": bool(external) or bool(call.references),
+            "pass_outputs": bool(external or call.references),
         }
         self.nodes[key] = Node(key, call.function.topic, upstream, external, options)
 

@@ -236,8 +236,6 @@ class JobFunction(Generic[P, R, Q, C]):
         if missing := self.signature.missing(arguments):
             raise WrongArguments(f"{self.signature.name}: `{missing[0]}` is missing; see {self.signature.given}")
         later = {name for name, value in arguments.items() if any(references(value))}
-        if not later:
-            return self.signature.encode(arguments)
         found = self.signature.encode({name: arguments[name] for name in arguments if name not in later})
         return {**found, **{name: without_calls(arguments[name]) for name in sorted(later)}}
 
