@@ -81,7 +81,8 @@ class Logs(Worked):
     def __init__(self, tenant: str, client: AsyncClient, shard: int, in_time: InTime) -> None:
         super().__init__(tenant, client, shard, in_time)
         self.facts = JobFacts()
-        self.answered: dict[tuple[str, int], float] = {}
+        # By item, too: those that came in one answer have one token.
+        self.answered: dict[tuple[str, str, int], float] = {}
 
     async def step(self) -> None:
         await self.enqueue()
@@ -107,7 +108,7 @@ class Logs(Worked):
                 [result] = await self.client.logs.write([batch])
                 if result.status != "refused":
                     known = ("ok", result.status)
-                    self.answered.setdefault((token, number), time.monotonic())
+                    self.answered.setdefault((item.id, token, number), time.monotonic())
             one.known.add(known)
 
     async def _tell(self, item: Any) -> None:
@@ -138,7 +139,8 @@ class Logs(Worked):
     def faults(self, cut_s: float | None) -> Iterator[str]:
         judged = JobFacts(shown=self.facts.shown, logs=self.facts.logs)
         for one in self.facts.logged:
-            is_lost = self._may_be_lost(self.answered.get((one.token, one.number), 0.0), cut_s) and one.is_own
+            answered = self.answered.get((one.item, one.token, one.number), 0.0)
+            is_lost = one.is_own and self._may_be_lost(answered, cut_s)
             judged.logged.append(replace(one, known={("info", "")} if is_lost else one.known))
         for told in self.facts.told:
             is_lost = self._may_be_lost(told.done, cut_s)

@@ -172,7 +172,7 @@ def test_lines_of_a_log_that_were_written_and_are_gone(shard: int, written: floa
     logs = a(Logs, shard)
     line = {"text": "a line", "at": datetime.fromtimestamp(written, UTC).isoformat()}
     logs.facts.logged.append(Logged("I", "north", "token", 1, ["a line"], True, {("ok", "written")}))
-    logs.answered["token", 1] = written
+    logs.answered["I", "token", 1] = written
     logs.facts.logs["I"] = [line]
     assert judge(Log(verbs=[logs]), cut_s) == []
     logs.facts.logs["I"] = [line, line]
@@ -180,6 +180,18 @@ def test_lines_of_a_log_that_were_written_and_are_gone(shard: int, written: floa
     logs.facts.logs["I"] = []
     may_be = shard == 1 and written == AFTER and cut_s is not None
     assert bool(judge(Log(verbs=[logs]), cut_s)) is not may_be
+
+
+def test_lines_of_two_jobs_of_one_lease_that_were_answered_before_and_after() -> None:
+    logs = a(Logs, 1)
+    for item, written in (("I", BEFORE), ("J", AFTER)):
+        logs.facts.logged.append(Logged(item, "north", "token", 1, [item], True, {("ok", "written")}))
+        logs.answered[item, "token", 1] = written
+    kept = {"text": "I", "at": datetime.fromtimestamp(BEFORE, UTC).isoformat()}
+    logs.facts.logs = {"I": [kept], "J": []}
+    assert judge(Log(verbs=[logs]), CUT_S) == []
+    logs.facts.logs = {"I": [], "J": []}
+    assert len(judge(Log(verbs=[logs]), CUT_S)) == 1
 
 
 @pytest.mark.parametrize("shard", [0, 1])
