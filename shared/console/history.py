@@ -1,4 +1,4 @@
-"""The last hour of what a process samples, in memory: a ring of points per series, and marks of what happened.
+"""The last hour of what a process samples, in memory: points by series, and marks of what happened.
 
 A point is the mean of what was sampled while it lasted; points begin at whole multiples of their length on the
 wall clock, so that those of several processes lie on one another. A series that has told nothing for a whole round
@@ -17,6 +17,9 @@ from shared.clock import Clock
 from shared.ids import ShardNo
 
 MARKS_MAX = 500
+# What is kept together of a series: five minutes, at a point each 5 s.
+_PIECE_POINTS = 60
+_UNTOLD = array("f", [math.nan]) * _PIECE_POINTS
 
 
 class SeriesName(NamedTuple):
@@ -37,23 +40,60 @@ class Mark(NamedTuple):
     text: str
 
 
-class _Ring:
-    __slots__ = ("last", "values")
+class Points:
+    """The last `points` points of a series; what was not told is not a number."""
+
+    __slots__ = ("_pieces", "_points", "last")
 
     def __init__(self, points: int) -> None:
-        self.values = array("f", [math.nan]) * points
+        self._points = points
+        # A piece is at its number modulo how many there are. Most series rest for hours: a piece that is over, and
+        # in which nothing changed, is one number.
+        self._pieces: list[array[float] | float] = [math.nan] * (points // _PIECE_POINTS + 2)
         self.last = -1
+
+    def put(self, slot: int, value: float) -> None:
+        """The point of this number is that, and the last one."""
+        number, last_number = slot // _PIECE_POINTS, self.last // _PIECE_POINTS
+        if slot < self.last or self.last < 0:  # what was after a clock that was set back is not to be believed
+            self._pieces = [math.nan] * len(self._pieces)
+            self._begin(number)
+        elif number > last_number:
+            self._end(last_number)
+            for missed in range(max(last_number + 1, number - len(self._pieces) + 1), number):
+                self._pieces[missed % len(self._pieces)] = math.nan
+            self._begin(number)
+        piece = self._pieces[number % len(self._pieces)]
+        assert isinstance(piece, array)
+        piece[slot % _PIECE_POINTS] = value
+        self.last = slot
+
+    def at(self, slot: int) -> float:
+        """The point of this number."""
+        if not self.last - self._points < slot <= self.last:
+            return math.nan
+        piece = self._pieces[slot // _PIECE_POINTS % len(self._pieces)]
+        return piece[slot % _PIECE_POINTS] if isinstance(piece, array) else piece
+
+    def _begin(self, number: int) -> None:
+        self._pieces[number % len(self._pieces)] = _UNTOLD[:]
+
+    def _end(self, number: int) -> None:
+        place = number % len(self._pieces)
+        piece, before = self._pieces[place], self._pieces[place - 1]
+        if isinstance(piece, array) and piece.tobytes() == piece[:1].tobytes() * _PIECE_POINTS:
+            self._pieces[place] = before if before == piece[0] else piece[0]
 
 
 class ShardHistory:
-    """Points of `point_s` for `span_s`. Costs four bytes a point of a series."""
+    """Points of `point_s` for `span_s`. Costs four bytes a point of a series, and less where it rests."""
 
     def __init__(self, clock: Clock, *, point_s: float, span_s: float, series_max: int) -> None:
         self._clock = clock
         self.point_s = point_s
         self.points = max(1, round(span_s / point_s))
         self._series_max = series_max
-        self._rings: dict[SeriesName, _Ring] = {}
+        self._series: dict[SeriesName, Points] = {}
         self.marks: deque[Mark] = deque(maxlen=MARKS_MAX)
         self.left_out = 0
 
@@ -66,35 +106,25 @@ class ShardHistory:
         slot = self.slot_now()
         self.left_out = 0
         for series, value in values.items():
-            ring = self._rings.get(series)
-            if ring is None:
-                if len(self._rings) >= self._series_max and not self._forget(slot):
+            points = self._series.get(series)
+            if points is None:
+                if len(self._series) >= self._series_max and not self._forget(slot):
                     self.left_out += 1
                     continue
-                ring = self._rings[series] = _Ring(self.points)
-            self._put(ring, slot, value)
+                points = self._series[series] = Points(self.points)
+            points.put(slot, value)
 
     def slot_now(self) -> int:
         """The number of the point that lasts now."""
         return int(self._clock.wall_s() // self.point_s)
 
-    def lines(self) -> Iterator[tuple[SeriesName, int, array[float]]]:
-        """Every series with the number of its last point, and its ring: point n is at n modulo its length."""
-        for series, ring in self._rings.items():
-            yield series, ring.last, ring.values
-
-    def _put(self, ring: _Ring, slot: int, value: float) -> None:
-        if slot < ring.last:  # the clock was set back: what was after now is not to be believed
-            ring.values = array("f", [math.nan]) * self.points
-        elif ring.last >= 0:
-            for missed in range(ring.last + 1, min(slot, ring.last + self.points)):
-                ring.values[missed % self.points] = math.nan
-        ring.last = slot
-        ring.values[slot % self.points] = value
+    def lines(self) -> Iterator[tuple[SeriesName, Points]]:
+        """Every series with its points."""
+        yield from self._series.items()
 
     def _forget(self, slot: int) -> bool:
         """Drop what has told nothing for a round; whether anything was."""
-        old = [series for series, ring in self._rings.items() if slot - ring.last >= self.points]
+        old = [series for series, points in self._series.items() if slot - points.last >= self.points]
         for series in old:
-            del self._rings[series]
+            del self._series[series]
         return bool(old)

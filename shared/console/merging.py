@@ -87,17 +87,14 @@ def tell(history: ShardHistory, question: Question) -> Told:
     """This process's own answer."""
     lines: list[Line] = []
     left_out = history.left_out
-    for series, last, ring in history.lines():
-        if not _is_meant(series, question) or last < question.begin:
+    for series, kept in history.lines():
+        if not _is_meant(series, question) or kept.last < question.begin:
             continue
         if len(lines) >= question.lines_max:
             left_out += 1
             continue
-        first_kept = last - len(ring) + 1
-        points = [
-            ring[n % len(ring)] if first_kept <= n <= last else math.nan
-            for n in range(question.begin, question.begin + question.points * question.stride)
-        ]
+        span = range(question.begin, question.begin + question.points * question.stride)
+        points = [kept.at(n) for n in span]
         way = METRICS[series.metric][2]
         values = [_joined(way, points[at : at + question.stride]) for at in range(0, len(points), question.stride)]
         lines.append(Line(series.metric, series.shard, series.namespace, series.topic, values))

@@ -1,11 +1,13 @@
 """The last hour of a process: what is kept, for how long, of how many series; and several processes' as one."""
 
 import math
+import tracemalloc
+from random import Random
 
 import pytest
 
 from shared.console import merging
-from shared.console.history import SeriesName, ShardHistory
+from shared.console.history import Points, SeriesName, ShardHistory
 from shared.console.merging import Line, Place, Question, Told
 from shared.ids import ShardNo
 from tests.support.clocks import ManualClock
@@ -71,6 +73,37 @@ def test_a_clock_that_is_set_back_shows_nothing_of_a_time_to_come() -> None:
     assert values(history) == [[None] * 11 + [1.0]]
 
 
+@pytest.mark.parametrize("points", [1, 59, 60, 61, 150, 720])
+def test_points_are_those_of_a_plain_list_however_long_a_series_rests(points: int) -> None:
+    random = Random(points)
+    kept, plain = Points(points), dict[int, float]()
+    slot, value = 1_000, 0.0
+    for _ in range(3_000):
+        slot += random.choice([0, 1, 1, 1, 1, 1, 1, 1, random.randrange(200)])
+        value = value if random.random() < 0.98 else random.choice([0.0, 7.0, math.nan])
+        kept.put(slot, value)
+        plain[slot] = value
+        asked = [slot + 1, slot, slot - points + 1, slot - points, slot - random.randrange(points + 10)]
+        for n in asked:
+            is_kept = slot - points < n <= slot
+            assert repr(kept.at(n)) == repr(plain.get(n, math.nan) if is_kept else math.nan)
+
+
+def test_a_series_that_rests_for_an_hour_is_a_few_numbers() -> None:
+    clock = ManualClock(0.0, wall=True)
+    history = ShardHistory(clock, point_s=5.0, span_s=3_600.0, series_max=1_000)
+    tracemalloc.start()
+    try:
+        for n in range(720):
+            history.take({SeriesName("ready", shard): float(shard) for shard in range(200)})
+            clock.advance(5.0 if n < 719 else 0.0)
+        bytes_, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert bytes_ < 200 * 800
+    assert values(history, points=720, begin=history.slot_now() - 719)[7] == [7.0] * 720
+
+
 def test_series_are_bounded_and_what_told_nothing_for_a_round_makes_room() -> None:
     clock = ManualClock(10_000.0, wall=True)
     history = made(clock, series_max=2)
@@ -79,7 +112,7 @@ def test_series_are_bounded_and_what_told_nothing_for_a_round_makes_room() -> No
     assert merging.tell(history, asked(history)).left_out == 3
     clock.advance(60.0)
     history.take({SeriesName("ready", 9): 4.0})
-    assert [series.shard for series, _, _ in history.lines()] == [9] and history.left_out == 0
+    assert [series.shard for series, _ in history.lines()] == [9] and history.left_out == 0
 
 
 def test_an_answer_is_bounded_and_says_what_it_leaves_out() -> None:
