@@ -8,6 +8,8 @@ from random import Random
 import pytest
 
 _NAME = "HEADGATE_TEST_SEED"
+_LIST = Path(__file__).resolve().parents[1] / "slow_tests.txt"
+_SLOW_ONE_IN = 4
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,12 +27,17 @@ def fresh_seed() -> int:
 
 
 def drawn(forms: Sequence[str], count: int, seed: int) -> set[str]:
-    """So many forms of a test, by a run's seed: each form comes in its turn."""
-    return set(Random(f"{seed} {min(forms)}").sample(sorted(forms), min(count, len(forms))))
+    """So many forms of a test, or tests, by a run's seed: each comes in its turn."""
+    return set(Random(f"{seed} {min(forms, default='')}").sample(sorted(forms), min(count, len(forms))))
+
+
+def slow_tests() -> frozenset[str]:
+    """Those that take longest, by their node ids without a form."""
+    return frozenset(line for line in _LIST.read_text().splitlines() if not line.startswith("#"))
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of tests that are marked `drawn(count)` keep so many forms.
+    """Of tests that are marked `drawn(count)` keep so many forms, and of slow tests one in so many.
 
     All are kept where `HEADGATE_TEST_ALL` says so, as in `make check` and `make nightly`, and of a file that is
     asked for.
@@ -39,14 +46,16 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
         return
     forms: dict[str, list[str]] = {}
     counts: dict[str, int] = {}
+    slow = slow_tests() & {item.nodeid.partition("[")[0] for item in items}
     for item in items:
+        test = item.nodeid.partition("[")[0]
         if mark := item.get_closest_marker("drawn"):
-            test = item.nodeid.partition("[")[0]
             forms.setdefault(test, []).append(item.nodeid)
             counts[test] = mark.args[0]
     kept = {form for test, all in forms.items() for form in drawn(all, counts[test], fresh_seed())}
-    left = [item for item in items if item.get_closest_marker("drawn") and item.nodeid not in kept]
-    if left:
-        config.hook.pytest_deselected(items=left)
-        gone = {item.nodeid for item in left}
+    gone = {form for all in forms.values() for form in all} - kept
+    resting = slow - drawn(sorted(slow), -(-len(slow) // _SLOW_ONE_IN), fresh_seed())
+    gone.update(item.nodeid for item in items if item.nodeid.partition("[")[0] in resting)
+    if gone:
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in gone])
         items[:] = [item for item in items if item.nodeid not in gone]

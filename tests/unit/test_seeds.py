@@ -1,6 +1,11 @@
 """What a run of whole rooms draws: the same in each of its workers, and everything in time."""
 
-from tests.support.seeds import drawn
+import ast
+from pathlib import Path
+
+from tests.support.seeds import drawn, slow_tests
+
+ROOT = Path(__file__).resolve().parents[2]
 
 FORMS = [f"tests/a.py::test_it[{name}]" for name in ("worker", "queue", "dag", "postgres")]
 
@@ -12,3 +17,12 @@ def test_workers_draw_the_same_whatever_order_they_collect_in() -> None:
 
 def test_each_form_comes_in_its_turn() -> None:
     assert set().union(*(drawn(FORMS, 1, seed) for seed in range(40))) == set(FORMS)
+
+
+def test_each_slow_test_is_there() -> None:
+    found = set()
+    for file in {test.partition("::")[0] for test in slow_tests()}:
+        tree = ast.parse((ROOT / file).read_text())
+        made = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        found.update(f"{file}::{name}" for name in made)
+    assert slow_tests() <= found, f"not there any more: {sorted(slow_tests() - found)}"
