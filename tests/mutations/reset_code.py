@@ -10,6 +10,7 @@ _TESTS: Final = "integration/dag/test_reset_runs.py"
 _RETRIED: Final = "integration/dag/test_retried_runs.py"
 _UNIT: Final = "unit/headgate/workflow/test_resets.py"
 _REPLAY: Final = "headgate/workflow/replay.py"
+_CONTINUED: Final = "integration/dag/test_continued_runs.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -147,5 +148,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         'key = f"{base}#{number}~{self._reset}" if self._reset else f"{base}#{number}"',
         'key = f"{base}#{number}"',
         (f"{_UNIT}::test_after_a_reset_code_asks_anew_under_other_keys_and_facts_stay",),
+    ),
+    Mutation(
+        "reset-noted",
+        "a reset that is sent again is one, also where its run has gone on as a new one",
+        _REWRITING,
+        "        await store.resets.note(tx, run, reset_id)\n",
+        "",
+        (f"{_CONTINUED}::test_a_reset_that_is_sent_again_once_its_run_has_gone_on_as_a_new_one_is_one",),
     ),
 )

@@ -15,6 +15,8 @@ from shared.postgres.connections import Transaction
 from shared.postgres.rows import value_of, value_or_none
 
 _KEY = "reset:"
+# Before the id of a reset among those of signals, which have no such character.
+_NOTED = "\x01"
 
 
 @dataclass(slots=True)
@@ -40,8 +42,14 @@ class Replacement(NamedTuple):
 
 
 async def has(tx: Transaction, run: Run, reset_id: str) -> bool:
-    """Whether a reset of this id was done."""
-    return await tx.row(SQL.has_reset, dag_no=run.dag_no, key=_KEY + reset_id) is not None
+    """Whether a reset of this id was done, of this run or lately of one that went on as this one."""
+    found = await tx.row(SQL.has_reset, dag_no=run.dag_no, key=_KEY + reset_id, id=_NOTED + reset_id)
+    return found is not None
+
+
+async def note(tx: Transaction, run: Run, reset_id: str) -> None:
+    """A reset of this id was done; the runs that this one goes on as know it, too."""
+    await tx.fetch(SQL.note_reset, dag_no=run.dag_no, id=_NOTED + reset_id)
 
 
 async def is_told(tx: Transaction, run: Run, event: int) -> bool:

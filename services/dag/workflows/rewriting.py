@@ -101,6 +101,8 @@ class Rewriter:
             asked = await store.resets.asked(tx, run, [*wanted.outputs, *wanted.retry])
             news, again = _news(asked, wanted.outputs), _again(asked, wanted.retry)
             if not news and not again:
+                if run.over or run.stuck is not None or dag.paused:
+                    await store.resets.note(tx, run, wanted.id)
                 return await self._control.go_on(tx, settlement, dag, run)
             if not run.over and run.stuck is None:
                 raise NotReplaceable("the run goes on: ends are replaced of one that has failed or is stuck")
@@ -245,6 +247,7 @@ class _Rewriting:
         tx, dag, run = self._tx, self._dag, self._run
         if self._was_over:
             await store.resets.append_missed_ends(tx, run)
+        await store.resets.note(tx, run, reset_id)
         known = {name: value for name, value in said.items() if value is not None}
         await store.resets.append(
             tx,

@@ -117,6 +117,31 @@ async def test_a_success_that_a_retry_has_replaced_is_undone_if_no_other_followe
     assert (await world.dag(dag))["state"] == "cancelled"
 
 
+# What Postgres reads in no JSON, and what is told from it by a backslash alone.
+NULS = {"\0\0": "\\\0", "\x01": ["\x010", "\\u0000", "\0001", "\\\\\0"]}
+
+
+@pytest.mark.parametrize("retried", [False, True])
+async def test_a_payload_may_hold_what_postgres_reads_in_no_json(world: DagWorld, retried: bool) -> None:
+    dag = await world.create(
+        [{**CHARGE, "payload": NULS}, {"key": "ship", "upstream": ["charge"], "payload": NULS}, REFUND]
+    )
+    await world.settle()
+    world.queue.ack("charge", output=NULS)
+    await world.settle()
+    if retried:
+        await world.verb(dag, "retry", {"from": ["charge"], "payloads": {"charge": 1}})
+        await world.settle()
+        await world.verb(dag, "cancel", expect=202)
+    else:
+        world.queue.die("ship")
+    await world.settle()
+    assert given(world) == {"charge": NULS, "payload:charge": NULS}
+    world.queue.ack("refund")
+    await world.settle()
+    assert (await world.dag(dag))["state"] == ("cancelled" if retried else "failed")
+
+
 async def test_nothing_is_undone_twice(world: DagWorld) -> None:
     """Charged, shipping failed, given back; retried, and the second charge fails: nothing is left to give back."""
     dag = await charged(world)

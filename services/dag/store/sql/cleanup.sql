@@ -1,5 +1,12 @@
 -- Blocks about cleanup and compensation. All but the last run under the lock of the DAG's row.
 
+-- part: payload_part
+-- The payload within an item's JSON text `item`, as it stands there. Postgres reads no text with a NUL, which payloads may
+-- hold: it is read with \u00010 in the place of \u0000, and \u00011 in that of \u0001.
+CASE WHEN strpos(item, '\u0000') = 0 THEN (item::json -> 'payload')::text ELSE regexp_replace(
+    (regexp_replace(item, '(?<!\\)((?:\\\\)*\\u000)([01])', '\11\2', 'g')::json -> 'payload')::text,
+    '(?<!\\)((?:\\\\)*\\u000)1([01])', '\1\2', 'g') END
+
 -- name: insert_cleanups(dag_no, node_nos, of_nos)
 INSERT INTO cleanup (dag_no, node_no, of_no, wave)
 SELECT $1, w.node_no, w.of_no, CASE WHEN w.of_no IS NOT NULL THEN 0 END
@@ -34,7 +41,7 @@ WITH done AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT generation, released_at, finished_at, output FROM node WHERE no = w.no AND state = 'succeeded' OFFSET 0) AS n
     CROSS JOIN LATERAL (
-        SELECT (item::json -> 'payload')::text AS payload FROM node_spec WHERE node_no = w.no OFFSET 0) AS s
+        SELECT {payload_part} AS payload FROM node_spec WHERE node_no = w.no OFFSET 0) AS s
     LIMIT 1000000)
 UPDATE cleanup SET done_generation = d.generation, done_released_at = d.released_at,
     done_finished_at = d.finished_at, done_payload = d.payload, done_output = d.output
@@ -77,7 +84,7 @@ CROSS JOIN LATERAL (SELECT octet_length(item) AS bytes FROM node_spec WHERE node
 -- name: undone(nos)
 -- The output and the payload of what these compensations undo.
 SELECT c.node_no AS no, c.of_no, u.key, CASE WHEN u.own THEN u.output ELSE c.done_output END AS output,
-    CASE WHEN u.own THEN (s.item::json -> 'payload')::text ELSE c.done_payload END AS payload
+    CASE WHEN u.own THEN {payload_part} ELSE c.done_payload END AS payload
 FROM unnest($1::bigint[]) AS w(no)
 CROSS JOIN LATERAL (
     SELECT node_no, of_no, done_output, done_payload FROM cleanup

@@ -1,8 +1,15 @@
 -- Blocks about runs whose code goes on from an earlier event, or with other outputs; all under the lock of the DAG's row.
 -- What code is told: no record, but for a step that is written with its end; and not that the run was reset.
 
--- name: has_reset(dag_no, key)
-SELECT true AS found FROM event WHERE dag_no = $1 AND key = $2 AND kind = 'run' AND state = 'reset';
+-- name: has_reset(dag_no, key, id)
+-- Of this run, or, by its noted id, of one that went on as this one.
+SELECT true AS found
+WHERE EXISTS (SELECT FROM event WHERE dag_no = $1 AND key = $2 AND kind = 'run' AND state = 'reset')
+    OR EXISTS (SELECT FROM signal_id WHERE dag_no = $1 AND id = $3);
+
+-- name: note_reset(dag_no, id)
+-- Where ids of signals are, which runs that a run goes on as are given.
+INSERT INTO signal_id (dag_no, id) VALUES ($1, $2) ON CONFLICT DO NOTHING;
 
 -- name: is_told(dag_no, event)
 SELECT true AS found FROM event

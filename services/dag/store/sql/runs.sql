@@ -187,12 +187,14 @@ SELECT asks, answer FROM signal_id WHERE dag_no = $1 AND id = $2;
 
 -- name: move_signals(dag_no, received, to_dag_no, ids_kept_s)
 -- Signals that a run has not received are the first that another one is told, in their order, with their ids; and so are
--- the ids of those that came lately, to whichever run. What it has received and not answered nobody answers any more.
+-- the ids of those that came lately, to whichever run. What it has received and not answered nobody answers any more. Of
+-- what they say the head alone is read: what was sent comes last, and may hold a NUL, which Postgres reads in no JSON.
 WITH unread AS MATERIALIZED (
     SELECT e.data, e.at, s.name, s.id,
         row_number() OVER (ORDER BY e.event) AS place, row_number() OVER (PARTITION BY s.name ORDER BY e.event) AS nth
     FROM event AS e
-    CROSS JOIN LATERAL (SELECT e.data::json ->> 'name' AS name, e.data::json ->> 'id' AS id) AS s
+    CROSS JOIN LATERAL (SELECT (split_part(e.data, ',"data":', 1) || '}')::json AS said OFFSET 0) AS h
+    CROSS JOIN LATERAL (SELECT h.said ->> 'name' AS name, h.said ->> 'id' AS id) AS s
     WHERE e.dag_no = $1 AND e.kind = 'signal'
         AND substring(e.key FROM '[0-9]+$')::int > coalesce(($2::json ->> s.name)::int, 0)),
 noted AS (
@@ -210,15 +212,16 @@ UPDATE run SET signals = u.count, last_event = 1 + u.count, last_told = 1 + u.co
 FROM (SELECT count(*) AS count FROM unread) AS u WHERE run.dag_no = $3;
 
 -- name: carry_deadline(dag_no, deadline_at, to_dag_no)
--- The deadline of a run is that of the run which it goes on as; that one's first event keeps it. Without one it is that of
--- the first run: in its place stands when a run is ended that was asked to end.
+-- The deadline of a run is that of the run which it goes on as; that one's first event keeps it, behind all else: no input
+-- ends like that, and one that holds a NUL Postgres would not read as JSON. Without one it is that of the first run: in
+-- its place stands when a run is ended that was asked to end.
 WITH was AS MATERIALIZED (
     SELECT coalesce($2::timestamptz, f.deadline_at, d.first_deadline_at) AS at
     FROM (
         SELECT created_at + make_interval(secs => deadline_s) AS first_deadline_at
         FROM dag WHERE no = $1 OFFSET 0) AS d
     CROSS JOIN LATERAL (
-        SELECT (data::json ->> 'deadline_at')::timestamptz AS deadline_at
+        SELECT substring(data FROM ',"deadline_at":"([^"]*)"}$')::timestamptz AS deadline_at
         FROM event WHERE event.dag_no = $1 AND event.event = 1 OFFSET 0) AS f),
 noted AS (
     UPDATE event SET data = left(data, -1) || ',"deadline_at":' || to_json(was.at)::text || '}'
