@@ -99,9 +99,9 @@ MUTATIONS = (
         "history-of-the-round-before",
         "what was not sampled is a gap, and not a value of the round before",
         "shared/console/history.py",
-        "                ring.values[missed % self.points] = math.nan\n",
+        "                self._pieces[missed % len(self._pieces)] = math.nan\n",
         "                pass\n",
-        (f"{_HISTORY}::test_what_was_not_sampled_is_a_gap_and_not_a_value_of_the_round_before",),
+        (f"{_HISTORY}::test_points_are_those_of_a_plain_list_however_long_a_series_rests",),
     ),
     Mutation(
         "owners-counted-twice",

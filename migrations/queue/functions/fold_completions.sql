@@ -32,25 +32,29 @@ DECLARE
 BEGIN
     taken := '{}';
     FOR part IN
-        SELECT t.schema, t.topic_id, (SELECT number FROM shard) AS here, x.*
+        SELECT t.schema, t.topic_id, (SELECT number FROM shard) AS here, x.ids, x.attempts, x.outputs, told.*
         FROM (
             SELECT topic.topic_id, to_regnamespace('dag_' || substr(topic.name, 6)) AS schema
             FROM topic
             WHERE topic.topic_id = ANY (ack_topic_ids) AND topic.name ~ '^acks/[0-9]+$'
                 AND topic.namespace_id = (SELECT namespace_id FROM namespace WHERE name = '_dag') OFFSET 0) AS t
         CROSS JOIN LATERAL (
-            SELECT array_agg((y.context ->> 'dag')::uuid) AS dags, array_agg(y.context ->> 'node') AS keys,
-                array_agg((y.context ->> 'generation')::int) AS generations, array_agg(y.id) AS ids,
-                array_agg(y.attempts) AS attempts, array_agg(y.output) AS outputs,
-                array_agg((y.context ->> 'started_at')::timestamptz) AS started_ats,
-                array_agg(y.context ->> 'worker') AS workers,
-                array_agg((y.context -> 'failure')::text) AS failures
+            SELECT array_agg(y.id) AS ids, array_agg(y.attempts) AS attempts, array_agg(y.output) AS outputs,
+                '[' || string_agg(coalesce(y.context, '{}'), ',') || ']' AS contexts
             FROM (
-                SELECT u.id, u.attempts, u.output, u.context::jsonb AS context
+                SELECT u.id, u.attempts, u.output, u.context
                 FROM unnest(item_ids, ack_topic_ids, attempt_numbers, fold_completions.outputs, contexts)
                     AS u(id, topic_id, attempts, output, context)
                 WHERE u.topic_id = t.topic_id LIMIT items_max) AS y
             OFFSET 0) AS x
+        -- All of them are parsed together: to parse them one by one takes twice as long.
+        CROSS JOIN LATERAL (
+            SELECT array_agg(y.dag) AS dags, array_agg(y.node) AS keys, array_agg(y.generation) AS generations,
+                array_agg(y.started_at) AS started_ats, array_agg(y.worker) AS workers,
+                array_agg((y.failure -> 0)::text) AS failures
+            FROM json_to_recordset(x.contexts::json)
+                AS y(dag uuid, node text, generation int, started_at timestamptz, worker text, failure json)
+            OFFSET 0) AS told
         WHERE has_schema_privilege(t.schema, 'USAGE') AND EXISTS (
             SELECT FROM pg_proc
             WHERE proname = 'complete_here' AND proargtypes = signature AND pronamespace = t.schema)

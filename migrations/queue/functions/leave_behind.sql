@@ -1,6 +1,6 @@
 -- What acked items leave behind, beside a count: that their ids have ended, when their keys are free again, and the ends
 -- that somebody wants to hear of. How many of these there are; and of `tell_acked`, what that made ready, and which DAGs
--- have ended, as JSON arrays of its columns. Ids are remembered in a row each of `ended`; where they are several, the
+-- have ended, as JSON arrays of its columns, of what was not leased the first six. Ids are remembered in a row each of `ended`; where they are several, the
 -- young ones many a row of `acked`, in which they are kept by when they were made (see `drop_acked`). `tokens` are those that the ack has locked, `outputs` as it was given them.
 CREATE OR REPLACE FUNCTION leave_behind(
     acked acked_item[], tokens uuid[], outputs jsonb, folds int, offer_topic_ids int[], offer_tokens uuid[],
@@ -11,21 +11,22 @@ DECLARE
     packed_from uuid;
 BEGIN
     WITH lease_groups AS MATERIALIZED (
-        SELECT lease.token, lease.ids, lease.claimed_at, lease.worker FROM lease WHERE lease.token = ANY (tokens))
+        SELECT lease.ids, lease.claimed_at, outputs -> lease.token::text AS outputs,
+            ',"started_at":' || to_json(lease.claimed_at) || coalesce(',"worker":' || to_json(lease.worker), '') || '}'
+                AS told
+        FROM lease WHERE lease.token = ANY (tokens))
     SELECT count(*) FILTER (WHERE item.remembered) AS remembered, count(item.idempotency_key) AS keyed,
-        array_agg(item.id) FILTER (WHERE told) AS ids, array_agg(item.topic_id) FILTER (WHERE told) AS topics,
-        array_agg(item.ack_topic_id) FILTER (WHERE told) AS ack_topics,
-        array_agg(item.attempts) FILTER (WHERE told) AS attempts,
-        array_agg(outputs -> holder.token::text ->> item.id::text) FILTER (WHERE told) AS outputs,
-        array_agg(CASE WHEN item.managed AND item.ack_context LIKE '{"%' THEN
-            left(item.ack_context, -1) || ',"started_at":' || to_json(holder.claimed_at)
-                || coalesce(',"worker":' || to_json(holder.worker), '') || '}'
-            ELSE item.ack_context END) FILTER (WHERE told) AS contexts
+        array_agg(item.id) FILTER (WHERE item.is_told) AS ids, array_agg(item.topic_id) FILTER (WHERE item.is_told) AS topics,
+        array_agg(item.ack_topic_id) FILTER (WHERE item.is_told) AS ack_topics,
+        array_agg(item.attempts) FILTER (WHERE item.is_told) AS attempts,
+        array_agg(holder.outputs ->> item.id::text) FILTER (WHERE item.is_told) AS outputs,
+        array_agg(CASE WHEN item.managed AND item.ack_context LIKE '{"%'
+            THEN left(item.ack_context, -1) || holder.told ELSE item.ack_context END) FILTER (WHERE item.is_told) AS contexts
     INTO ends
-    FROM (SELECT *, ack_topic_id IS NOT NULL AS told FROM unnest(acked)) AS item
+    FROM (SELECT *, ack_topic_id IS NOT NULL AS is_told FROM unnest(acked)) AS item
     LEFT JOIN LATERAL (
-        SELECT lease_groups.token, lease_groups.claimed_at, lease_groups.worker FROM lease_groups
-        WHERE told AND item.id = ANY (lease_groups.ids)
+        SELECT lease_groups.outputs, lease_groups.told FROM lease_groups
+        WHERE item.is_told AND item.id = ANY (lease_groups.ids)
         ORDER BY lease_groups.claimed_at DESC LIMIT 1) AS holder ON true;
     IF ends.remembered >= 8 THEN
         packed_from := (lpad(to_hex((extract(epoch FROM shard_now() - interval '5 minutes') * 1000)::bigint), 12, '0')
@@ -56,10 +57,13 @@ BEGIN
     END IF;
     o_ends := cardinality(ends.ids);
     IF o_ends > 0 THEN
-        SELECT json_agg(json_build_array(
-            news.topic_id, news.priority, news.deliver_at, news.id, news.revived, news.is_ready, news.token,
-            news.lease_until, news.payload, news.metadata, news.inputs, news.headers, news.attempt, news.enqueued_at,
-            news.at_most_once, news.dag))::text
+        SELECT json_agg(CASE WHEN news.token IS NULL
+            THEN json_build_array(
+                news.topic_id, news.priority, news.deliver_at, news.id, news.revived, news.is_ready)
+            ELSE json_build_array(
+                news.topic_id, news.priority, news.deliver_at, news.id, news.revived, news.is_ready, news.token,
+                news.lease_until, news.payload, news.metadata, news.inputs, news.headers, news.attempt,
+                news.enqueued_at, news.at_most_once, news.dag) END)::text
         INTO o_news
         FROM tell_acked(
             ends.ids, ends.topics, ends.ack_topics, ends.attempts, ends.outputs, ends.contexts, folds, offer_topic_ids,

@@ -13,8 +13,8 @@ from services.queue.store.dequeue_encoding import Handed, HandedLease
 
 
 class _News(NamedTuple):
-    """A row of the type `told`: an item that became ready, from `token` on None where it was not leased at once;
-    or, without a topic, a DAG that has ended (`is_revived`) or a run that has news."""
+    """A row of the type `told`: an item that became ready, up to `is_ready` where it was not leased at once; or,
+    without a topic, a DAG that has ended (`is_revived`) or a run that has news."""
 
     topic_id: TopicId | None
     priority: int | None
@@ -22,16 +22,16 @@ class _News(NamedTuple):
     id: str
     is_revived: bool | None
     is_ready: bool | None
-    token: str | None
-    lease_until: datetime | None
-    payload: str | None
-    metadata: str | None
-    inputs: str | None
-    headers: str | None
-    attempt: int | None
-    enqueued_at: datetime | None
-    at_most_once: bool | None
-    dag: str | None
+    token: str | None = None
+    lease_until: datetime | None = None
+    payload: str | None = None
+    metadata: str | None = None
+    inputs: str | None = None
+    headers: str | None = None
+    attempt: int | None = None
+    enqueued_at: datetime | None = None
+    at_most_once: bool | None = None
+    dag: str | None = None
 
 
 _decode = msgspec.json.Decoder(list[_News]).decode
