@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -93,13 +93,20 @@ class AuditEntry(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """An entry of a call that may be done from now on: where it is, and whether an earlier call has made it."""
+    """An entry of a call that may be done from now on: where it is, what it says, and whether it was there."""
 
     call: str
     shard: Shard
     is_known: bool
-    target: str
-    verb: str
+    said: Mapping[str, str]
+
+    @property
+    def target(self) -> str:
+        return self.said["target"]
+
+    @property
+    def verb(self) -> str:
+        return self.said["verb"]
 
 
 class AuditPlace(NamedTuple):
@@ -120,7 +127,7 @@ class AuditLog:
         self._going: OrderedDict[str, tuple[Begun, str, str, str]] = OrderedDict()
         self._left: OrderedDict[tuple[ShardNo, str], tuple[Shard, Statement, dict[str, Any]]] = OrderedDict()
 
-    async def begin(self, call: str, entry: dict[str, Any]) -> Begun | None:
+    async def begin(self, call: str, entry: Mapping[str, str]) -> Begun | None:
         """Keep that somebody is about to do something, where a shard takes it; None: none does, the log has it."""
         log.info("an operator's call", **entry)
         for shard in self._homes():
@@ -135,7 +142,7 @@ class AuditLog:
                 log.error("an operator's call is not kept", error=error.detail, **entry)
                 return None
             self._left.pop((shard.number, call), None)
-            return Begun(call, shard, not rows, entry["target"], entry["verb"])
+            return Begun(call, shard, not rows, entry)
         log.error("an operator's call is not kept: no shard takes it", **entry)
         return None
 
@@ -149,7 +156,8 @@ class AuditLog:
     ) -> Begun:
         """It was done. A call that comes as `known_as` is the same from now on. `verb`: how it is told instead."""
         known_as = known_as or begun.call
-        await self._write(begun, SQL.end_audit_entry, target=target, changed=changed, known_as=known_as, verb=verb)
+        said = {**begun.said, "target": target, "verb": verb or begun.verb}
+        await self._write(begun, SQL.end_audit_entry, changed=changed, known_as=known_as, **said)
         try:
             await begun.shard.pool.fetch(SQL.drop_audit_entries, keep_s=self._keep_s, limit=_DROPPED_MAX)
         except ServiceError as error:
@@ -318,7 +326,9 @@ class Audited:
         client = (scope.get("client") or ("",))[0]
         forwarded = headers.get(b"x-forwarded-for", b"").decode("latin-1")[:100]
         given = asked.get("id") or asked.get("request_id")
-        call = _call(scope["method"], scope["path"], given) if given else str(uuid4())
+        # who gives another call of a run's the same id has both done
+        content = msgspec.json.encode(asked, order="sorted").decode() if kind == "workflow" else ""
+        call = _call(scope["method"], scope["path"], given, content) if given else str(uuid4())
         target = parts.get("target") or asked.get("topic") or (given if kind == "operation" else None)
         said = {
             "namespace": parts.get("ns") or "",
@@ -380,9 +390,9 @@ def _read(parts: Sequence[Message]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _call(method: str, path: str, given: object) -> str:
+def _call(method: str, path: str, given: object, content: str = "") -> str:
     """What a call is known by that may come once more."""
-    return str(uuid5(NAMESPACE_URL, f"{method} {path} {given}"))
+    return str(uuid5(NAMESPACE_URL, f"{method} {path} {given}{content}"))
 
 
 def _operations(path: str) -> str:

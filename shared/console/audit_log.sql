@@ -7,11 +7,18 @@ VALUES ($1::uuid, false, $2::text, $3::text, $4::text, $5::text, $6::text, $7::t
 ON CONFLICT (call) WHERE call IS NOT NULL DO NOTHING
 RETURNING entry_id;
 
--- name: end_audit_entry(call, target, changed, known_as, verb)
--- From now on it is the entry of the call `known_as`, unless there is one of that. No `verb`: it stays.
-UPDATE audit_entry SET ended = true, target = $2::text, changed = $3::bigint, verb = COALESCE($5::text, verb),
-    call = CASE WHEN EXISTS (SELECT FROM audit_entry AS other WHERE other.call = $4::uuid) THEN call ELSE $4::uuid END
-WHERE call = $1::uuid;
+-- name: end_audit_entry(call, namespace, who, verb, target, origin, detail, changed, known_as)
+-- From now on it is the entry of the call `known_as`, unless there is one of that. It is not there where the call came
+-- twice at once, and the one that had begun it was refused.
+WITH ended AS (
+    UPDATE audit_entry SET ended = true, target = $5::text, changed = $8::bigint, verb = $4::text, call = CASE
+        WHEN EXISTS (SELECT FROM audit_entry AS other WHERE other.call = $9::uuid) THEN call ELSE $9::uuid END
+    WHERE call = $1::uuid
+    RETURNING entry_id)
+INSERT INTO audit_entry (call, ended, namespace, who, verb, target, origin, detail, changed)
+SELECT $9::uuid, true, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::bigint
+WHERE NOT EXISTS (SELECT FROM ended)
+ON CONFLICT (call) WHERE call IS NOT NULL DO NOTHING;
 
 -- name: drop_audit_entry(call)
 -- Nothing was done by it.

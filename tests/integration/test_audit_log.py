@@ -235,6 +235,35 @@ async def test_a_verb_of_a_run_once_more_is_the_same_entry(dag_service: Service,
     assert [each["verb"] for each in await listed(dag_service)] == [f"{verb} workflow"]
 
 
+async def test_other_verbs_of_a_run_under_one_id_are_entries_of_their_own(dag_service: Service) -> None:
+    """Each of them is done."""
+    await dag_service.client.post(f"{NS}/workflows", json={"type": "t", "id": "w"})
+    for version in ("2", "3", "2"):
+        answer = await dag_service.client.post(f"{NS}/workflows/w/move", json={"id": "x", "version": version})
+        assert answer.json()["version"] == version
+    found = [each["detail"] for each in await listed(dag_service)]
+    assert found == ['{"id":"x","version":"3"}', '{"id":"x","version":"2"}']
+
+
+@pytest.mark.parametrize("first", ["refused", "done"])
+async def test_a_call_that_came_twice_at_once_is_kept_if_one_of_them_was_done(
+    queue_service: Service, first: str
+) -> None:
+    """Its caller had waited for the first no longer, which was refused while the second was done."""
+    entries = queue_service.app.app.state.watch.audit_log
+    names = ("namespace", "who", "verb", "target", "origin", "detail")
+    call, said = str(uuid4()), dict.fromkeys(names, "default")
+    one, other = await entries.begin(call, said), await entries.begin(call, said)
+    assert (one.is_known, other.is_known) == (False, True)
+    if first == "done":
+        await entries.end(other, "mail", 3)
+    await entries.drop(one)
+    if first == "refused":
+        await entries.end(other, "mail", 3)
+    [found] = await listed(queue_service)
+    assert (found["verb"], found["target"], found["changed"]) == ("default", "mail", 3)
+
+
 async def test_an_operation_sent_again_with_the_id_of_its_answer_is_the_same_entry(
     queue_service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,8 +147,8 @@ MUTATIONS = (
         "audit-of-repeats",
         "a call that comes once more by its id is the same entry",
         "shared/console/audit_log.py",
-        "given) if given else str(uuid4())",
-        "given) if False else str(uuid4())",
+        "content) if given else str(uuid4())",
+        "content) if False else str(uuid4())",
         (f"{_AUDIT}::test_the_same_call_once_more_is_the_same_entry",),
     ),
     Mutation(

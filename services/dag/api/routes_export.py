@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -78,10 +79,8 @@ async def set_mark(
 def _moment(name: str, text: str | None) -> datetime | None:
     if text is None:
         return None
-    try:
+    with suppress(ValueError, OverflowError):  # it overflows where its year in UTC is none
         found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise invalid(f"/{name}", "must be a time with a zone, like 2030-01-31T00:00:00Z")
-    return found
+        if found.tzinfo is not None:
+            return found.astimezone(UTC)
+    raise invalid(f"/{name}", "must be a time with a zone, like 2030-01-31T00:00:00Z")

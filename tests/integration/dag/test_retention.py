@@ -349,8 +349,11 @@ async def test_ends_are_exported_in_their_order_a_page_at_a_time(world: DagWorld
         world.settings.__dict__["export_scan_dags_max"] = 100
         page = (await world.http.get("/v1/namespaces/default/exports/dags", params=query)).json()
         assert ([dag["id"] for dag in page["items"]], page["next_cursor"]) == (expected, None)
-    for bad in ({"since": "yesterday"}, {"since": "2030-01-01T00:00:00"}, {"cursor": "x"}):
-        assert (await world.http.get("/v1/namespaces/default/exports/dags", params=bad)).status_code == 422
+    beyond = {"until": "9999-12-31T23:59:59-23:59"}  # in UTC its year is none
+    for bad in ({"since": "yesterday"}, {"since": "2030-01-01T00:00:00"}, beyond, {"cursor": "x"}):
+        answer = await world.http.get("/v1/namespaces/default/exports/dags", params=bad)
+        assert answer.status_code == 422
+        assert [each["pointer"] for each in answer.json()["errors"]] == [f"/{name}" for name in bad]
 
 
 async def test_what_has_just_ended_is_not_exported_yet(world: DagWorld) -> None:
