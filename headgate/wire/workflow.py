@@ -112,7 +112,7 @@ class RunUpdate(Response):
 class StartWorkflow(Request):
     """A run to begin. Without an `id` one is made. `reuse` says whether the id of a run that is over may have
     another one; `signal` is told in the same transaction. With a `version` only workers of that one go on with
-    the run."""
+    the run. The same `request_id` again begins no other run, also where that one is over."""
 
     type: WorkflowType
     id: PathName | None = None
@@ -123,6 +123,7 @@ class StartWorkflow(Request):
     metadata: JsonObject | None = None
     reuse: Literal["never", "failed", "always"] = "failed"
     signal: SignalSpec | None = None
+    request_id: PathName | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -14,6 +14,7 @@ _BAD: Final = "integration/dag/test_bad_runs.py"
 _PLAIN: Final = "integration/dag/test_plain_turns.py"
 _AWAKE: Final = "integration/dag/test_awake_runs.py"
 _CONTINUED: Final = "integration/dag/test_continued_runs.py"
+_ONCE: Final = "integration/dag/test_started_once.py"
 _STARTING: Final = "services/dag/workflows/starting.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -302,5 +303,16 @@ MUTATIONS: tuple[Mutation, ...] = (
         "if not nth or total <= bytes_max",
         "if True",
         ("integration/dag/test_large_runs.py::test_a_page_of_runs_has_a_bound_in_bytes_and_leaves_none_out",),
+    ),
+    Mutation(
+        "run-started-once",
+        "a start that is sent again when its run is over begins no other",
+        _STARTING,
+        "        if is_type and wanted.request and",
+        "        if False and",
+        (
+            f"{_ONCE}::test_a_start_that_is_sent_again_when_its_run_is_over_begins_no_other",
+            f"{_ONCE}::test_a_start_that_code_asks_for_and_that_is_carried_again_begins_no_other",
+        ),
     ),
 )

@@ -58,6 +58,7 @@ class Workflows:
             "type": type,
             "input": input,
             "id": id or _new_id(),
+            "request_id": _new_id(),
             **present(version=version, deadline_s=deadline_s, priority=priority, metadata=metadata, reuse=reuse),
         }
         if signal is not None:

@@ -84,6 +84,7 @@ def new_run(body: wire.StartWorkflow, settings: DagSettings) -> NewRun:
         else intake.checked(body.metadata, settings.metadata_bytes_max, "/metadata"),
         reuse=body.reuse,
         signal=None if body.signal is None else signal(body.signal, settings, "/signal/data"),
+        request=body.request_id,
     )
 
 

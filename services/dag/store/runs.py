@@ -13,6 +13,9 @@ from shared.postgres.connections import Pool, Transaction
 from shared.postgres.rows import map_of, value_of, value_or_none
 from shared.shards.shard_map import Shard
 
+# Before the name of what began a run among the ids of its signals, which have no such character.
+_REQUESTED = "\x02"
+
 
 @dataclass(slots=True)
 class Run:
@@ -146,8 +149,9 @@ async def begin(
     priority: int,
     secret_hash: bytes,
     data: str,
+    request: str | None,
 ) -> None:
-    """Make a DAG of one node a run, which begins with its first event."""
+    """Make a DAG of one node a run, which begins with its first event; by this request, if it has a name."""
     await tx.fetch(
         SQL.begin_run,
         dag_no=dag.no,
@@ -160,7 +164,13 @@ async def begin(
         priority=priority,
         secret_hash=secret_hash,
         data=data,
+        request=None if request is None else _REQUESTED + request,
     )
+
+
+async def was_started_by(tx: Transaction, dag_id: str, request: str) -> bool:
+    """Whether this request began the run that a DAG is, or lately one that went on as it."""
+    return await tx.row(SQL.was_started_by, dag_id=dag_id, request=_REQUESTED + request) is not None
 
 
 async def of(tx: Transaction, dag_no: DagNo) -> Run:

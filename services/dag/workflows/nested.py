@@ -61,12 +61,13 @@ class NestedRuns:
         except ServiceError as error:
             await self._end(shard, node, send, "failed", error=f"it could not be started: {error.detail}")
 
-    async def _start(self, node: SubNode, spec: RunSpec, _send: Send) -> str:
-        started = await self._starter.start(node.namespace, _new_run(spec))
+    async def _start(self, node: SubNode, spec: RunSpec, send: Send) -> str:
+        wanted = _new_run(spec)._replace(request=_request(node, send))
+        started = await self._starter.start(node.namespace, wanted)
         return encode({"id": spec.workflow_id, "run": started.dag_id})
 
     async def _send(self, node: SubNode, spec: RunSpec, send: Send) -> None:
-        signal = Signal(spec.name, f"{node.dag_id}:{node.key}:{send.generation}", spec.data)
+        signal = Signal(spec.name, _request(node, send), spec.data)
         await self._control.signal(node.namespace, spec.workflow_id, signal)
 
     async def _carry_child(self, shard: Shard, node: SubNode, spec: RunSpec, send: Send, *, lives: bool) -> None:
@@ -110,6 +111,11 @@ class NestedRuns:
     ) -> None:
         ending = Ending(node.dag_id, node.key, send.generation, state, 1, output, error, None)
         await self._completer.apply(shard, [ending])
+
+
+def _request(node: SubNode, send: Send) -> str:
+    """What a command is known by that is carried again."""
+    return f"{node.dag_id}:{node.key}:{send.generation}"
 
 
 def _new_run(spec: RunSpec) -> NewRun:

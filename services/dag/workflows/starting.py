@@ -126,6 +126,9 @@ class Starter:
             if found.type != wanted.type:
                 raise IdInUse(f"a run of {found.type!r} has this id")
             return Started(dag_id, existing=True)
+        is_type = found.type == wanted.type
+        if is_type and wanted.request and await store.runs.was_started_by(tx, dag_id, wanted.request):
+            return Started(dag_id, existing=True, over=True)
         if wanted.reuse == "always" or (wanted.reuse == "failed" and found.state in ("failed", "cancelled")):
             return None
         if (found.type, found.input) == (wanted.type, wanted.input):
@@ -177,6 +180,7 @@ class Starter:
             priority=wanted.priority,
             secret_hash=deciders.hash_of(secret),
             data=data,
+            request=wanted.request,
         )
         if wanted.signal is not None:
             signal = wanted.signal

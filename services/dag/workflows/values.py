@@ -120,7 +120,8 @@ class Replacing(NamedTuple):
 
 
 class NewRun(NamedTuple):
-    """A run to begin; `input` and `metadata` are JSON text. `reuse`: when an id may have another run."""
+    """A run to begin; `input` and `metadata` are JSON text. `reuse`: when an id may have another run. The same
+    `request` again begins no other one."""
 
     type: str
     workflow_id: str
@@ -131,6 +132,7 @@ class NewRun(NamedTuple):
     metadata: str | None = None
     reuse: str = "failed"
     signal: Signal | None = None
+    request: str | None = None
 
 
 def signal_data(signal: Signal) -> str:

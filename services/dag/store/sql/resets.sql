@@ -8,7 +8,7 @@ WHERE EXISTS (SELECT FROM event WHERE dag_no = $1 AND key = $2 AND kind = 'run' 
     OR EXISTS (SELECT FROM signal_id WHERE dag_no = $1 AND id = $3);
 
 -- name: note_reset(dag_no, id)
--- Where ids of signals are, which runs that a run goes on as are given.
+-- Where ids of signals are, which the runs that a run goes on as are given.
 INSERT INTO signal_id (dag_no, id) VALUES ($1, $2) ON CONFLICT DO NOTHING;
 
 -- name: is_told(dag_no, event)

@@ -27,8 +27,15 @@ SELECT dag_id::text FROM workflow WHERE namespace = $1 AND id = $2;
 -- name: point_id(namespace, id, dag_id)
 UPDATE workflow SET dag_id = $3 WHERE namespace = $1 AND id = $2;
 
--- name: begin_run(dag_no, dag_id, namespace, workflow_id, type, version, input, priority, secret_hash, data)
+-- name: was_started_by(dag_id, request)
+-- Whether the run, or lately one that went on as it, was begun by this request.
+SELECT true AS found FROM (SELECT no FROM dag WHERE id = $1 OFFSET 0) AS d
+CROSS JOIN LATERAL (SELECT 1 FROM signal_id WHERE dag_no = d.no AND id = $2 OFFSET 0) AS s;
+
+-- name: begin_run(dag_no, dag_id, namespace, workflow_id, type, version, input, priority, secret_hash, data, request)
+-- What it is begun by is noted where ids of signals are, which the runs that it goes on as are given.
 WITH marked AS (UPDATE dag SET workflow = $5 WHERE no = $1),
+noted AS (INSERT INTO signal_id (dag_no, id) SELECT $1, $11::text WHERE $11::text IS NOT NULL),
 told AS (INSERT INTO event (dag_no, event, kind, key, state, data) VALUES ($1, 1, 'run', '', 'started', $10))
 INSERT INTO run (dag_no, dag_id, namespace, workflow_id, type, version, input, priority, secret_hash, last_event,
     last_told)

@@ -220,6 +220,7 @@ def test_a_run_is_started_signalled_and_waited_for() -> None:
     assert ended.finished and ended.output == {"label": "L"}
     told = service.calls[0][2]["signal"].pop("id")
     assert told.startswith("sdk-"), "sent again the call is known again"
+    assert service.calls[0][2].pop("request_id").startswith("sdk-")
     assert service.calls[0] == (
         "POST",
         "/v1/namespaces/shop/workflows",
