@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import ctypes
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,9 @@ HUNG_MAX: Final = 8
 # What waits for a lock, in C, or for its turn on a busy machine may take so many times the limit.
 IDLE_FACTOR: Final = 5
 LOOK_S_MIN: Final = 0.01
+# Until Python 3.12 every thread that is traced (by a debugger, by coverage) spins until the thread to which an
+# exception was sent takes it; one that waits in C may never do.
+_TRACED_WAIT: Final = sys.version_info < (3, 12)
 
 
 class _Work:
@@ -56,10 +60,12 @@ class _Work:
     def left_s(self, limit_s: float) -> float:
         """How long it may still take: of its thread's processor time, where that can be asked, else of any."""
         took_s = time.monotonic() - self.began_at
-        if self.clock is None:
-            return limit_s - took_s
-        used_s = time.clock_gettime(self.clock) - self.began_used_s
-        return min(limit_s - used_s, limit_s * IDLE_FACTOR - took_s)
+        used_s = self.used_s()
+        return limit_s - took_s if used_s is None else min(limit_s - used_s, limit_s * IDLE_FACTOR - took_s)
+
+    def used_s(self) -> float | None:
+        """Its thread's processor time, where that can be asked."""
+        return None if self.clock is None else time.clock_gettime(self.clock) - self.began_used_s
 
     async def over(self, limit_s: float) -> None:
         """Wait until it has ended, or has taken too long."""
@@ -155,7 +161,7 @@ class CoreThreads:
             return found
         stop()
         took_s = time.monotonic() - work.began_at
-        self._give_up(work)
+        self._give_up(work, limit_s)
         raise NeverYields(
             f"the code of one event ran for more than {limit_s:g} s without waiting for anything "
             f"({took_s:.1f} s by the clock)"
@@ -169,7 +175,7 @@ class CoreThreads:
         async def outlast() -> None:
             await work.over(limit_s)
             if not work.finished.done():
-                self._give_up(work)
+                self._give_up(work, limit_s)
             elif not work.finished.cancelled():
                 work.finished.exception()  # or it would be logged as one that nobody looked at
 
@@ -196,7 +202,7 @@ class CoreThreads:
                 self._lost -= 1
                 _Thread(self).start()
 
-    def _give_up(self, work: _Work) -> None:
+    def _give_up(self, work: _Work, limit_s: float) -> None:
         thread = work.thread
         assert thread is not None
         with self._lock:
@@ -209,9 +215,10 @@ class CoreThreads:
             else:
                 self._lost += 1
             # A loop of Python's own code ends by this; a call that does not come back is not reached.
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(NeverYields)
-            )
+            if not _TRACED_WAIT or sys.gettrace() is None or (work.used_s() or 0.0) >= limit_s:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(thread.ident or 0), ctypes.py_object(NeverYields)
+                )
 
 
 async def in_thread(call: Callable[[], T]) -> T:
