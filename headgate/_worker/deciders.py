@@ -27,6 +27,9 @@ PINNED_TOPIC: Final = "wfv/"
 _is_version = re.compile(WORKFLOW_VERSION_PATTERN).fullmatch
 
 
+_OUTPUT: Final = re.compile(r"/results/(\d+)/output")
+
+
 class RestRuns:
     """The service's calls of a decider."""
 
@@ -59,7 +62,8 @@ class RestRuns:
             raise RunFinished(f"the run is gone: {error}") from error
         except (BadRequest, Invalid, TooLarge) as error:
             # Sent again it would be refused again; mended code asks for something else.
-            raise TurnRefused(str(error)) from error
+            places = ((_OUTPUT.fullmatch(fault.pointer or ""), fault.detail) for fault in error.errors)
+            raise TurnRefused(str(error), {int(place[1]): why for place, why in places if place}) from error
         except Conflict as error:
             match error.code:
                 case "turn_lost":

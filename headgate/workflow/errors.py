@@ -12,6 +12,7 @@ TurnFailed              nothing of the turn is written: the run is stuck until t
 └── TurnRefused         the service does not take what the code asks for: too large, or of a wrong shape
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 SHOWN_CHARS_MAX: Final = 500
@@ -83,9 +84,14 @@ class UnknownEvent(TurnFailed):
 
 
 class TurnRefused(TurnFailed):
-    """The service does not take what the code asks for."""
+    """The service does not take what the code asks for, or what steps returned: `results` says of which, by their
+    places in the turn, why."""
 
     code = "turn_refused"
+
+    def __init__(self, detail: str, results: Mapping[int, str] | None = None) -> None:
+        super().__init__(detail)
+        self.results = dict(results or {})
 
 
 class NeverYields(TurnFailed):

@@ -19,9 +19,10 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Final
 
+from headgate.wire import JSON_DEPTH_MAX
 from headgate.workflow.commands import Command, canonical
 from headgate.workflow.driving.threads import CoreThreads, in_thread
-from headgate.workflow.errors import Nondeterministic, TurnFailed
+from headgate.workflow.errors import Nondeterministic, TurnFailed, TurnRefused
 from headgate.workflow.events import Event
 from headgate.workflow.replay import Replay
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Runs, Turn, TurnAnswer, TurnLost, stuck_of
@@ -42,6 +43,8 @@ TURN_WAIT_S: Final = 1.0
 AWAKE_MAX: Final = 100
 SHORT_STEP_S: Final = 1.0
 ERROR_CHARS_MAX: Final = 4_000
+# The result of a step is within a turn's results.
+_LEVELS_MAX: Final = JSON_DEPTH_MAX - 3
 # Rough sizes of what a parked core holds.
 _CORE_BYTES: Final = 16 * 1024
 _OPEN_BYTES: Final = 4 * 1024
@@ -338,12 +341,28 @@ class _Driving:
             dict(core.received),
             driver.by(self.type),
         )
-        answer = await driver.write(self.lease, turn, self.resting)
+        answer = await self._written(turn)
         for key in ended:
             del self.steps[key]
         self.turn = turn.turn
         core.learn(seen, {})
         return answer
+
+    async def _written(self, turn: Turn) -> TurnAnswer:
+        """A step whose result is not taken has failed: else the run would be stuck, and call it each time anew."""
+        while True:
+            try:
+                return await self.driver.write(self.lease, turn, self.resting)
+            except TurnRefused as refusal:
+                results = [
+                    _failed(result, refusal.results[nth])
+                    if nth in refusal.results and "output" in result
+                    else result
+                    for nth, result in enumerate(turn.results)
+                ]
+                if results == list(turn.results):
+                    raise
+                turn = replace(turn, results=results)
 
     async def _doubt(self, core: Replay, asked: Sequence[Command]) -> None:
         """Raises Nondeterministic if the run, replayed from its beginning, asks for something else."""
@@ -385,14 +404,43 @@ async def _step(command: Command) -> dict[str, Any]:
         try:
             async with asyncio.timeout(spec.get("timeout_s")):
                 found = await _called(command.call)
-            output = json.loads(canonical(found, f"what the step {spec['name']} returned"))
-            return {"key": command.key, "state": "succeeded", "output": output}
+            return {"key": command.key, "state": "succeeded", "output": _output(found, spec["name"])}
         except Exception as error:
             log.warning("step %s failed at attempt %d of %d: %r", command.key, attempt, attempts_max, error)
             text = "".join(traceback.format_exception(error))[-ERROR_CHARS_MAX:].replace("\x00", "�")
         if attempt < attempts_max:
             await asyncio.sleep(min(backoff["base_s"] * backoff["factor"] ** (attempt - 1), backoff["max_s"]))
     return {"key": command.key, "state": "failed", "error": text}
+
+
+def _output(found: Any, name: str) -> Any:
+    """What a step returned, as JSON has it.
+
+    Raises:
+        TypeError: it has no JSON form.
+        ValueError: no turn has room for it.
+    """
+    what = f"what the step {name} returned"
+    text = canonical(found, what)
+    if len(text.encode()) > PART_BYTES_MAX:
+        raise ValueError(f"{what} has over {PART_BYTES_MAX} bytes as JSON")
+    output = json.loads(text)
+    if text.count("[") + text.count("{") > _LEVELS_MAX and (levels := _nests(output)) > _LEVELS_MAX:
+        raise ValueError(f"{what} nests {levels} levels deep; at most {_LEVELS_MAX} are taken")
+    return output
+
+
+def _nests(value: Any) -> int:
+    """How many levels of arrays and objects a value has."""
+    levels, parts = 0, [value]
+    while nesting := [part for part in parts if isinstance(part, dict | list)]:
+        levels += 1
+        parts = [part for each in nesting for part in (each.values() if isinstance(each, dict) else each)]
+    return levels
+
+
+def _failed(result: Mapping[str, Any], why: str) -> dict[str, Any]:
+    return {"key": result["key"], "state": "failed", "error": f"what the step returned is not taken: {why}"}
 
 
 async def _called(call: Callable[[], Any]) -> Any:
