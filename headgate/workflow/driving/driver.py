@@ -19,7 +19,6 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Final
 
-from headgate.wire import JSON_DEPTH_MAX
 from headgate.workflow.commands import Command, canonical
 from headgate.workflow.driving.threads import CoreThreads, in_thread
 from headgate.workflow.errors import Nondeterministic, TurnFailed, TurnRefused
@@ -43,8 +42,8 @@ TURN_WAIT_S: Final = 1.0
 AWAKE_MAX: Final = 100
 SHORT_STEP_S: Final = 1.0
 ERROR_CHARS_MAX: Final = 4_000
-# The result of a step is within a turn's results.
-_LEVELS_MAX: Final = JSON_DEPTH_MAX - 3
+# What a step returns stands three levels deep in a turn, whose body may have 32.
+LEVELS_MAX: Final = 29
 # Rough sizes of what a parked core holds.
 _CORE_BYTES: Final = 16 * 1024
 _OPEN_BYTES: Final = 4 * 1024
@@ -425,8 +424,8 @@ def _output(found: Any, name: str) -> Any:
     if len(text.encode()) > PART_BYTES_MAX:
         raise ValueError(f"{what} has over {PART_BYTES_MAX} bytes as JSON")
     output = json.loads(text)
-    if text.count("[") + text.count("{") > _LEVELS_MAX and (levels := _nests(output)) > _LEVELS_MAX:
-        raise ValueError(f"{what} nests {levels} levels deep; at most {_LEVELS_MAX} are taken")
+    if text.count("[") + text.count("{") > LEVELS_MAX and (levels := _nests(output)) > LEVELS_MAX:
+        raise ValueError(f"{what} nests {levels} levels deep; at most {LEVELS_MAX} are taken")
     return output
 
 

@@ -437,32 +437,6 @@ async def test_a_run_whose_code_asks_for_nonsense_is_stuck_until_it_is_mended(sh
     assert (await run.wait(timeout_s=20)).output == "done"
 
 
-@pytest.mark.parametrize("what", ["large", "huge", "deep"])
-async def test_a_step_whose_result_no_turn_takes_has_failed_and_is_not_called_again(shop: Shop, what: str) -> None:
-    """Else its run would be stuck with it, and each delivery would call it once more."""
-    deep: Any = None
-    for _ in range(31):
-        deep = [deep]
-    found, calls = {"large": "x" * 70_000, "huge": "x" * 17_000_000, "deep": deep}[what], []
-
-    async def fetch() -> Any:
-        calls.append(1)
-        return found
-
-    async def other() -> int:
-        return 1
-
-    @shop.worker.workflow("odd")
-    async def odd(wf: Workflow) -> Any:
-        fetched, one = await asyncio.gather(wf.run(fetch), wf.run(other), return_exceptions=True)
-        return [type(fetched).__name__, fetched.state, "what the step" in fetched.error, one]
-
-    shop.open()
-    run = await shop.client.workflows.start("odd", id="odd-1")
-    assert (await run.wait(timeout_s=20)).output == ["NodeFailed", "failed", True, 1]
-    assert calls == [1]
-
-
 async def test_a_schedule_runs_a_workflow_each_run_with_an_id_of_its_own(shop: Shop) -> None:
     @shop.worker.workflow("report")
     async def report(wf: Workflow, day: str) -> str:
