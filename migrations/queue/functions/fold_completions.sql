@@ -9,12 +9,13 @@
 -- items that are left out since they would release much; `made` are new items, as `make_here` takes them, which are
 -- revived at once; `awake` are runs that have something to be told, which who follows them hears of as of ends. `folds` says what may be applied: ends of nodes (1), and
 -- ends of DAGs (2), of which who acks tells who waits for them; whether wide ones are taken (4), or refuse the
--- whole ack (8), which is then made again without them. The context of an item that has failed says so (see tell_dead). Any fault, there or in reviving, undoes all of that: an
--- ack does not fail by it, its ends are told by completion items.
+-- whole ack (8), which is then made again without them. `started_ats` and `workers` say since when and by whom each
+-- was held, `failures` its error as JSON text where it has failed; they are as long as `item_ids`, or empty. Any fault,
+-- there or in reviving, undoes all of that: an ack does not fail by it, its ends are told by completion items.
 CREATE OR REPLACE FUNCTION fold_completions(
     item_ids uuid[], ack_topic_ids int[], attempt_numbers int[], outputs text[], contexts text[],
-    folds int, offer_topic_ids int[], offer_tokens uuid[], offer_lease_ss float8[], offer_maxima int[],
-    offer_workers text[], offer_bytes_max bigint,
+    started_ats timestamptz[], workers text[], failures text[], folds int, offer_topic_ids int[], offer_tokens uuid[],
+    offer_lease_ss float8[], offer_maxima int[], offer_workers text[], offer_bytes_max bigint,
     OUT taken uuid[], OUT news told[], OUT wide uuid[])
 LANGUAGE plpgsql VOLATILE SET enable_hashjoin = on AS $$
 DECLARE
@@ -32,7 +33,7 @@ DECLARE
 BEGIN
     taken := '{}';
     FOR part IN
-        SELECT t.schema, t.topic_id, (SELECT number FROM shard) AS here, x.ids, x.attempts, x.outputs, told.*
+        SELECT t.schema, t.topic_id, (SELECT number FROM shard) AS here, x.*, nodes.*
         FROM (
             SELECT topic.topic_id, to_regnamespace('dag_' || substr(topic.name, 6)) AS schema
             FROM topic
@@ -40,21 +41,20 @@ BEGIN
                 AND topic.namespace_id = (SELECT namespace_id FROM namespace WHERE name = '_dag') OFFSET 0) AS t
         CROSS JOIN LATERAL (
             SELECT array_agg(y.id) AS ids, array_agg(y.attempts) AS attempts, array_agg(y.output) AS outputs,
-                '[' || string_agg(coalesce(y.context, '{}'), ',') || ']' AS contexts
+                array_agg(y.started_at) AS started_ats, array_agg(y.worker) AS workers,
+                array_agg(y.failure) AS failures, '[' || string_agg(coalesce(y.context, '{}'), ',') || ']' AS contexts
             FROM (
-                SELECT u.id, u.attempts, u.output, u.context
-                FROM unnest(item_ids, ack_topic_ids, attempt_numbers, fold_completions.outputs, contexts)
-                    AS u(id, topic_id, attempts, output, context)
+                SELECT u.id, u.attempts, u.output, u.context, u.started_at, u.worker, u.failure
+                FROM unnest(item_ids, ack_topic_ids, attempt_numbers, fold_completions.outputs, contexts,
+                        fold_completions.started_ats, fold_completions.workers, fold_completions.failures)
+                    AS u(id, topic_id, attempts, output, context, started_at, worker, failure)
                 WHERE u.topic_id = t.topic_id LIMIT items_max) AS y
             OFFSET 0) AS x
         -- All of them are parsed together: to parse them one by one takes twice as long.
         CROSS JOIN LATERAL (
-            SELECT array_agg(y.dag) AS dags, array_agg(y.node) AS keys, array_agg(y.generation) AS generations,
-                array_agg(y.started_at) AS started_ats, array_agg(y.worker) AS workers,
-                array_agg((y.failure -> 0)::text) AS failures
-            FROM json_to_recordset(x.contexts::json)
-                AS y(dag uuid, node text, generation int, started_at timestamptz, worker text, failure json)
-            OFFSET 0) AS told
+            SELECT array_agg(y.dag) AS dags, array_agg(y.node) AS keys, array_agg(y.generation) AS generations
+            FROM json_to_recordset(x.contexts::json) AS y(dag uuid, node text, generation int)
+            OFFSET 0) AS nodes
         WHERE has_schema_privilege(t.schema, 'USAGE') AND EXISTS (
             SELECT FROM pg_proc
             WHERE proname = 'complete_here' AND proargtypes = signature AND pronamespace = t.schema)

@@ -11,22 +11,21 @@ DECLARE
     packed_from uuid;
 BEGIN
     WITH lease_groups AS MATERIALIZED (
-        SELECT lease.ids, lease.claimed_at, outputs -> lease.token::text AS outputs,
-            ',"started_at":' || to_json(lease.claimed_at) || coalesce(',"worker":' || to_json(lease.worker), '') || '}'
-                AS told
+        SELECT lease.ids, lease.claimed_at, lease.worker, outputs -> lease.token::text AS outputs
         FROM lease WHERE lease.token = ANY (tokens))
     SELECT count(*) FILTER (WHERE item.remembered) AS remembered, count(item.idempotency_key) AS keyed,
         array_agg(item.id) FILTER (WHERE item.is_told) AS ids, array_agg(item.topic_id) FILTER (WHERE item.is_told) AS topics,
         array_agg(item.ack_topic_id) FILTER (WHERE item.is_told) AS ack_topics,
         array_agg(item.attempts) FILTER (WHERE item.is_told) AS attempts,
         array_agg(holder.outputs ->> item.id::text) FILTER (WHERE item.is_told) AS outputs,
-        array_agg(CASE WHEN item.managed AND item.ack_context LIKE '{"%'
-            THEN left(item.ack_context, -1) || holder.told ELSE item.ack_context END) FILTER (WHERE item.is_told) AS contexts
+        array_agg(item.ack_context) FILTER (WHERE item.is_told) AS contexts,
+        array_agg(CASE WHEN item.managed THEN holder.claimed_at END) FILTER (WHERE item.is_told) AS started_ats,
+        array_agg(CASE WHEN item.managed THEN holder.worker END) FILTER (WHERE item.is_told) AS workers
     INTO ends
     FROM (SELECT *, ack_topic_id IS NOT NULL AS is_told FROM unnest(acked)) AS item
     LEFT JOIN LATERAL (
-        SELECT lease_groups.outputs, lease_groups.told FROM lease_groups
-        WHERE item.is_told AND item.id = ANY (lease_groups.ids)
+        SELECT lease_groups.claimed_at, lease_groups.worker, lease_groups.outputs FROM lease_groups
+        WHERE item.is_told AND (cardinality(tokens) = 1 OR item.id = ANY (lease_groups.ids))
         ORDER BY lease_groups.claimed_at DESC LIMIT 1) AS holder ON true;
     IF ends.remembered >= 8 THEN
         packed_from := (lpad(to_hex((extract(epoch FROM shard_now() - interval '5 minutes') * 1000)::bigint), 12, '0')
@@ -66,8 +65,9 @@ BEGIN
                 news.enqueued_at, news.at_most_once, news.dag) END)::text
         INTO o_news
         FROM tell_acked(
-            ends.ids, ends.topics, ends.ack_topics, ends.attempts, ends.outputs, ends.contexts, folds, offer_topic_ids,
-            offer_tokens, offer_lease_ss, offer_maxima, offer_workers, offer_bytes_max) AS news;
+            ends.ids, ends.topics, ends.ack_topics, ends.attempts, ends.outputs, ends.contexts, ends.started_ats,
+            ends.workers, folds, offer_topic_ids, offer_tokens, offer_lease_ss, offer_maxima, offer_workers,
+            offer_bytes_max) AS news;
         RETURN NEXT;
     END IF;
 END $$;

@@ -10,10 +10,9 @@ DECLARE
 BEGIN
     IF folds > 0 THEN
         SELECT f.taken, f.news INTO taken, news
-        FROM fold_completions(item_ids, ack_topic_ids, attempt_numbers, array_fill(NULL::text, ARRAY[cardinality(item_ids)]),
-            ARRAY(SELECT CASE WHEN w.context LIKE '{"%' THEN
-                    left(w.context, -1) || ',"failure":[' || coalesce(to_json(w.error)::text, 'null') || ']}' END
-                FROM unnest(contexts, errors) WITH ORDINALITY AS w(context, error, nth) ORDER BY w.nth),
+        FROM fold_completions(item_ids, ack_topic_ids, attempt_numbers, '{}', contexts, '{}', '{}',
+            ARRAY(SELECT coalesce(to_json(w.error)::text, 'null')
+                FROM unnest(errors) WITH ORDINALITY AS w(error, nth) ORDER BY w.nth),
             folds, '{}', '{}', '{}', '{}', '{}', 0) AS f;
         RETURN QUERY SELECT * FROM unnest(news);
     END IF;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Protocol
 
 from services.queue.model import Fold
@@ -46,6 +47,7 @@ class DagNews:
 
     def __init__(self, settings: QueueSettings) -> None:
         self._folds = settings.fold_completions
+        self._counters = cache(lambda shard: (FOLDED.labels(shard), FOLDED_RELEASES.labels(shard)))
         url, prefix = settings.redis_url, settings.redis_prefix
         self.endings = Voice(url, ended_channel(prefix))
         self.changes = Voice(url, changed_channel(prefix), pause_s=CHANGES_PAUSE_S)
@@ -58,8 +60,9 @@ class DagNews:
         """Tell what the ends of these items have done."""
         if not ends.folded:
             return
-        FOLDED.labels(shard).inc(ends.folded)
-        FOLDED_RELEASES.labels(shard).inc(ends.revived)
+        folded, releases = self._counters(shard)
+        folded.inc(ends.folded)
+        releases.inc(ends.revived)
         if self.changes.is_heard:
             self.changes.tell(tag.decode() for tag in dag_tags(ids))
         if ends.awake:
