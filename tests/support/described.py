@@ -34,7 +34,7 @@ def undescribed(service: str, response: httpx.Response) -> str | None:
         return None if media_type == "application/problem+json" else f"a {status} is {media_type or 'bare'}"
     if status[0] == "3" or request.method == "HEAD" or path.startswith(_UNLISTED):
         return None
-    for pattern, methods in _calls(service):
+    for pattern, methods in calls_of(service):
         if pattern.fullmatch(path) and request.method.lower() in methods:
             break
     else:
@@ -75,17 +75,19 @@ def _unnamed(service: str, schema: dict[str, Any], value: Any) -> str | None:
 
 def _choices(service: str, schema: dict[str, Any]) -> list[dict[str, Any]]:
     if "$ref" in schema:
-        schema = _document(service)["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        schema = document(service)["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     return [found for part in schema.get("anyOf", ()) for found in _choices(service, part)] or [schema]
 
 
 @cache
-def _document(service: str) -> dict[str, Any]:
+def document(service: str) -> dict[str, Any]:
+    """What is kept in docs/openapi."""
     return json.loads((ROOT / "docs" / "openapi" / f"{service}.json").read_text())  # type: ignore[no-any-return]
 
 
 @cache
-def _calls(service: str) -> list[tuple[re.Pattern[str], dict[str, Any]]]:
+def calls_of(service: str) -> list[tuple[re.Pattern[str], dict[str, Any]]]:
+    """A pattern of each path, with its variables as groups, and what is said of its methods."""
     # Paths with fewer variables first: `/nodes/cancel` is no `/{dag}/cancel`.
-    paths = sorted(_document(service)["paths"].items(), key=lambda item: item[0].count("{"))
-    return [(re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), methods) for path, methods in paths]
+    paths = sorted(document(service)["paths"].items(), key=lambda item: item[0].count("{"))
+    return [(re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)), methods) for path, methods in paths]
