@@ -107,9 +107,12 @@ async def furnish(made: Site) -> str:
 
 
 async def sampled(site: Site) -> None:
-    """A sample of everything, without waiting for it."""
-    for service in (site.queue, site.dag):
-        await getattr(service.app, "app", service.app).state.watch.sampling.step()
+    """A sample of everything, without waiting for it, nor for the look at what shards hold that it tells of."""
+    of_queue, of_dag = (getattr(service.app, "app", service.app).state for service in (site.queue, site.dag))
+    [gauges] = [loop for loop in of_queue.loops if loop.name == "gauges"]
+    await gauges._step()
+    for state in (of_queue, of_dag):
+        await state.watch.sampling.step()
 
 
 async def filled(site: Site) -> dict[str, str]:
