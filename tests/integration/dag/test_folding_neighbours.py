@@ -136,7 +136,8 @@ async def test_a_fence_waits_for_an_ack_that_is_folding(folding: Folding) -> Non
     told = await acking.fetch(
         "SELECT * FROM tell_acked(ARRAY[$1::uuid], (SELECT array_agg(topic_id) FROM item WHERE id = $1),"
         " (SELECT array_agg(ack_topic_id) FROM item WHERE id = $1), '{1}', ARRAY[NULL],"
-        " (SELECT array_agg(ack_context) FROM item WHERE id = $1), '{}', '{}', 1, '{}', '{}', '{}', '{}', '{}', 0)",
+        " (SELECT array_agg(ack_context) FROM item WHERE id = $1), '{}', '{}', 1,"
+        " '{}', '{}', '{}', '{}', '{}', 0)",
         item["id"],
     )
     assert [row["revived"] for row in told] == [True]
