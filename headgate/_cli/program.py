@@ -43,6 +43,9 @@ DEFAULTS: Final = {"queue_url": None, "dag_url": None, "token": None, "namespace
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
+    if sys.stdout is None:  # what a dequeue leases would be lost, and a socket may be where it was
+        stderr_line("headgate: the standard output is closed; nothing was done. For none: >/dev/null")
+        return commands.USAGE
     args = argparse.Namespace(**DEFAULTS)
     try:
         try:

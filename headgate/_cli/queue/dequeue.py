@@ -19,8 +19,6 @@ _COLUMNS = ("id", "topic", "attempt", "payload", "lease_token", "lease_expires_a
 
 
 def dequeue(args: argparse.Namespace) -> int:
-    if sys.stdout is None:
-        raise OSError("there is no standard output to print items to; nothing was dequeued")
     with commands.client_of(args) as client:
         found = client.dequeue(dict.fromkeys(args.topics, args.count), wait_s=args.wait, lease_s=args.lease)
         if not (args.ack and found):

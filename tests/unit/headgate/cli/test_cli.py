@@ -2,6 +2,7 @@
 
 import io
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -350,6 +351,13 @@ def test_up_without_the_services_says_what_to_install(
     monkeypatch.setitem(sys.modules, "headgate_server", None)
     assert cli.main(["up"]) == 2
     assert 'pip install "headgate[server]"' in capsys.readouterr().err
+
+
+def test_to_import_the_program_runs_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a process that a program starts by `multiprocessing` does, and what lists a package's modules."""
+    runpy.run_module("headgate.__main__", run_name="__mp_main__")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

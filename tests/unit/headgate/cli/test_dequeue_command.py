@@ -1,5 +1,6 @@
 """`headgate dequeue --ack`: only what was printed is acked."""
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -10,10 +11,12 @@ import pytest
 
 from headgate._cli import commands
 from headgate._cli import program as cli
+from headgate._cli.queue import dequeue
 from headgate._client.blocking.client import Client
+from headgate.wire import BATCH_MAX
 from tests.unit.headgate.client.test_client import leased
 from tests.unit.headgate.conftest import ONCE
-from tests.unit.headgate.fakes import Service
+from tests.unit.headgate.fakes import Service, problem
 
 MANY = 2_000  # more than a pipe, or a buffer, takes
 
@@ -100,17 +103,24 @@ def test_a_reader_that_goes_after_it_was_written_to_is_noticed(
     with os.fdopen(writing, "w") as out:
 
         class Leaving:
+            wrote = False
+
+            def write(self, text: str) -> int:
+                self.wrote = True
+                return out.write(text)
+
             def flush(self) -> None:
                 out.flush()
-                if reading in open_ends:
+                if self.wrote and open_ends:
                     os.close(open_ends.pop())
 
-            write, fileno, isatty = out.write, out.fileno, out.isatty
+            fileno, isatty = out.fileno, out.isatty
 
         open_ends = [reading]
         monkeypatch.setattr(sys, "stdout", Leaving())
         assert cli.main(["dequeue", "t", "--ack"]) == 1
         monkeypatch.undo()
+    assert not open_ends
     assert service.asked("/ack") == [] and len(service.asked("/nack")) == 1
 
 
@@ -126,3 +136,50 @@ def test_what_was_printed_is_acked_and_what_was_not_acked_is_told(
     capsys.readouterr()
     assert cli.main(["dequeue", "t", "--ack"]) == 4
     assert "only was not acked: lease_lost" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("dequeue", "t", "--ack"), ("ack", "i", "token"), ("--help",), ("misspelt",)])
+def test_where_the_standard_output_is_closed_nothing_is_done(
+    words: tuple[str, ...], service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`>&-`, as some that start services in the background do."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(words) == 2
+    assert service.calls == []
+    told = capsys.readouterr().err
+    assert "the standard output is closed; nothing was done" in told and told.count("\n") == 1
+
+
+def test_an_interrupt_while_they_are_printed_hands_them_back(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dequeue, "show_rows", interrupted)
+    assert cli.main(["dequeue", "t", "--ack"]) == 130
+    assert service.asked("/ack") == [] and len(service.asked("/nack")) == MANY // BATCH_MAX
+    assert service.asked("/nack")[0]["items"][0]["error"] == "it could not be printed: KeyboardInterrupt"
+    assert f"{MANY} items are handed back" in capsys.readouterr().err
+
+
+def test_an_output_that_is_no_file_of_the_system_is_enough(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook, or under a test that captures."""
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    assert cli.main(["dequeue", "t", "--ack"]) == 0
+    assert service.asked("/nack") == [] and "item-0" in out.getvalue()
+
+
+def test_where_they_cannot_be_handed_back_either_it_is_told_when_they_are_free(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = problem(503, "unavailable", detail="down")
+    service.reply = lambda _m, path, body: away if path.endswith("/nack") else answer(path, body)
+    with full() as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert cli.main(["dequeue", "t", "--ack"]) == 1
+    told = capsys.readouterr().err
+    assert "free again when their leases have run out" in told and "down" in told and "handed back" not in told
