@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.queue.duties.gauges import REST, Gauges
+from services.queue.duties.gauges import BYTES_LOOK_S, REST, Gauges
+from services.queue.store import topics
 from shared.metrics import FALLBACKS
 from tests.support.clocks import ManualClock
 from tests.support.queue_host import AT_ONCE, Api, QueueHost
@@ -275,3 +276,22 @@ async def test_a_short_way_that_is_not_gone_is_counted(own_host: QueueHost) -> N
     assert taken() == before
     await api.enqueue(*equal, {"topic": "t", "payload": 5})
     assert taken() == before + 1
+
+
+async def test_sizes_of_tables_are_asked_for_once_a_minute(
+    own_host: QueueHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, sizes = ManualClock(), iter(range(100, 200))
+
+    async def size(_asked: Any) -> int:
+        return next(sizes)
+
+    monkeypatch.setattr(topics, "shard_bytes", size)
+    sampler = Gauges(own_host.stores, lambda number: number == 1, own_host.settings, clock)
+    told = []
+    for _ in range(4):
+        await sampler.step()
+        told += [value for one, value in sampler.latest() if one.metric == "bytes"]
+        clock.advance(BYTES_LOOK_S / 2)
+    assert told == [100, 100, 101, 101]
+    await Gauges(own_host.stores, lambda _number: False, own_host.settings, clock).step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -30,6 +31,9 @@ STATES = ("ready", "delayed", "leased", "disabled", "dead")
 # Where topics beyond the cap are counted together; no tenant's name can begin so.
 REST = ("_rest", "_rest")
 
+# To ask for the size of every table takes longer than all the rest, and it changes slowly.
+BYTES_LOOK_S = 60.0
+
 Labels = tuple[str, ...]
 
 
@@ -37,6 +41,7 @@ class _Found(NamedTuple):
     counts: list[tuple[tuple[str, str], Counts]]
     ages: dict[tuple[str, str], float]
     server: ServerHealth
+    bytes: int
 
 
 class Gauges:
@@ -52,11 +57,14 @@ class Gauges:
         self._stores = stores
         self._owns = owns
         self._topics_max = settings.metrics_topics_max
-        self._rates = TopicRates(settings.metrics_topics_max, clock or SystemClock())
+        self._clock = clock or SystemClock()
+        self._rates = TopicRates(settings.metrics_topics_max, self._clock)
         self._items: dict[ShardNo, set[Labels]] = {}
         self._ages: dict[ShardNo, set[Labels]] = {}
         self._work: dict[ShardNo, set[Labels]] = {}
         self._found: dict[ShardNo, _Found] = {}
+        # When tables were last asked for their size, and what it was.
+        self._sizes: dict[ShardNo, tuple[float, int]] = {}
         # Topics that held something and hold nothing now, those last so in the end: a line of them goes on at 0.
         self._emptied: dict[ShardNo, dict[tuple[str, str], None]] = {}
 
@@ -68,6 +76,7 @@ class Gauges:
             yield SeriesName("oldest_ready_age_s", number), max(found.ages.values(), default=0.0)
             for name, value in found.server._asdict().items():
                 yield SeriesName(name, number), float(value)
+            yield SeriesName("bytes", number), float(found.bytes)
             for pair, row in found.counts:
                 if pair != REST:
                     for state in STATES:
@@ -118,13 +127,23 @@ class Gauges:
         named_ages = {names[topic_id]: age_s for topic_id, age_s in ages.items() if topic_id in names}
         self._say(store.number, counts, named_ages)
         self._note_emptied(store.number, {pair for pair, _ in counts})
-        self._found[store.number] = _Found(counts, named_ages, server)
-        SHARD_BYTES.labels(store.number).set(server.bytes)
+        size = await self._size(store)
+        self._found[store.number] = _Found(counts, named_ages, server, size)
+        SHARD_BYTES.labels(store.number).set(size)
         SHARD_DEAD_TUPLES.labels(store.number).set(server.dead_tuples)
         SHARD_OLDEST_TRANSACTION_SECONDS.labels(store.number).set(server.oldest_transaction_age_s)
 
+    async def _size(self, store: Store) -> int:
+        looked_s, size = self._sizes.get(store.number, (-math.inf, 0))
+        now_s = self._clock.monotonic_s()
+        if now_s - looked_s >= BYTES_LOOK_S:
+            size = await topics.shard_bytes(store.pool)
+            self._sizes[store.number] = now_s, size
+        return size
+
     def _forget(self, number: ShardNo) -> None:
         self._found.pop(number, None)
+        self._sizes.pop(number, None)
         self._emptied.pop(number, None)
 
     def _note_emptied(self, number: ShardNo, there: set[tuple[str, str]]) -> None:

@@ -86,6 +86,7 @@ class Health:
             **counts._asdict(),
             "oldest_ready_age_s": oldest_s,
             **server._asdict(),
+            "bytes": await topics.shard_bytes(store.pool),
         }
 
     def _notice(self, store: Store) -> None:

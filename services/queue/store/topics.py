@@ -70,7 +70,6 @@ class ServerHealth(NamedTuple):
 
     dead_tuples: int
     oldest_transaction_age_s: float
-    bytes: int
 
 
 class NamespaceUse(NamedTuple):
@@ -125,6 +124,12 @@ async def ready_topics(asked: Asked, after: TopicId, limit: int) -> list[TopicId
 async def server_health(asked: Asked) -> ServerHealth:
     """How the shard's tables and its server are."""
     return await only_row_of(ServerHealth, asked, SQL.server_health)
+
+
+async def shard_bytes(asked: Asked) -> int:
+    """What the shard's tables take on its server's disk."""
+    [row] = await asked.fetch(SQL.shard_bytes)
+    return int(row[0])
 
 
 async def fold_counts(asked: Asked, limit: int) -> int:

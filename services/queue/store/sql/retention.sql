@@ -85,13 +85,17 @@ ORDER BY parked.parked_at LIMIT $2::int;
 SELECT t.dead_tuples,
     coalesce((SELECT max(extract(epoch FROM clock_timestamp() - xact_start)) FROM pg_stat_activity
         WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()), 0)::float8
-        AS oldest_transaction_age_s,
-    t.bytes
+        AS oldest_transaction_age_s
 FROM (
-    SELECT coalesce(sum(pg_stat_get_dead_tuples(c.oid)), 0)::bigint AS dead_tuples,
-        sum(pg_total_relation_size(c.oid))::bigint AS bytes
+    SELECT coalesce(sum(pg_stat_get_dead_tuples(c.oid)), 0)::bigint AS dead_tuples
     FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
     WHERE n.nspname = current_schema() AND c.relkind = 'r') AS t;
+
+-- name: shard_bytes()
+-- Of all tables with their indexes. It asks the file system for each, which takes some milliseconds.
+SELECT sum(pg_total_relation_size(c.oid))::bigint AS bytes
+FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
+WHERE n.nspname = current_schema() AND c.relkind = 'r';
 
 -- name: retire_topics(after_topic_id, age_s, limit)
 -- The first step of deleting topics: of the next `limit` those are marked that have held nothing for so long, and from then
