@@ -70,6 +70,5 @@ class Unserved:
         leased = await self._client.dequeue({topic: ENDED_AT_ONCE}, namespace=self._namespace)
         log.error("%d jobs of %s end: %s", len(leased), name, error)
         nacks = [{"id": one.id, "lease_token": one.lease_token, "error": error, "final": True} for one in leased]
-        if nacks:
-            await self._client.nack(nacks, namespace=self._namespace)  # type: ignore[arg-type]
+        await self._client.nack(nacks, namespace=self._namespace)  # type: ignore[arg-type]
         return len(nacks)
