@@ -65,7 +65,7 @@ async def test_a_leftover_that_cannot_be_ended_is_told(tmp_path: Path, monkeypat
     assert sent == [signal.SIGTERM, signal.SIGCONT, signal.SIGKILL, signal.SIGCONT]
 
 
-@pytest.mark.parametrize("text", ["", "no number 5", "{pid} ", "{pid} 1", "{dead} {started}"])
+@pytest.mark.parametrize("text", ["", "no number 5", "{pid}", "{pid} 1", "{dead}", "{dead} {started}"])
 async def test_a_process_that_only_has_the_number_of_a_leftover_is_let_be(
     tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +76,13 @@ async def test_a_process_that_only_has_the_number_of_a_leftover_is_let_be(
     (tmp_path / "pid").write_text(text.format(pid=os.getpid(), dead=dead.pid, started=started))
     await stop_leftover(tmp_path / "pid", stop_signal=signal.SIGTERM, timeout_s=0)
     assert not (tmp_path / "pid").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc here")
+def test_one_that_has_ended_and_that_nobody_has_waited_for_is_gone() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert Path(f"/proc/{ended.pid}/stat").exists() and process._started_at(ended.pid) == ""
 
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="there is no ps here")

@@ -1,6 +1,7 @@
 """Minimum shares, by count: simulated over many hand-outs, with peeks in between, against a model of the topic."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -153,3 +154,58 @@ def test_bands_are_served_while_they_are_looked_at_again() -> None:
         topic.bands.peeking(shard, after)
     assert topic.bands.behind(4) == []
     assert {key.priority for key in topic.bands.take(4)} == {0, 5}
+
+
+class Told:
+    """Stands for a band's `Heads`, and writes down what it is told."""
+
+    def __init__(self, log: list[tuple[int, str, tuple[Any, ...]]], number: int) -> None:
+        self._log, self._number = log, number
+        self.takes_turns = self.is_pushed = False
+
+    def __getattr__(self, name: str) -> Any:
+        def told(*given: Any) -> bool:
+            self._log.append((self._number, name, given))
+            return not self.is_pushed
+
+        return told
+
+
+@pytest.fixture
+def told() -> tuple[Any, list[Told], list[tuple[int, str, tuple[Any, ...]]]]:
+    log: list[tuple[int, str, tuple[Any, ...]]] = []
+    made: list[Told] = []
+
+    def make() -> Any:
+        made.append(Told(log, len(made)))
+        return made[-1]
+
+    return Bands(((1, 0.3), (10, 0.2)), make), made, log
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("join", (7,)), ("note", (7,)), ("heed", (3,)), ("pass_over", (7,)), ("reread", (7,)), ("skip", (7,))]
+    + [(name, ()) for name in ("rewind", "clear")],
+)
+def test_what_is_said_of_a_shard_is_said_to_every_band(told: Any, name: str, given: tuple[Any, ...]) -> None:
+    bands, _, log = told
+    getattr(bands, name)(*given)
+    assert log == [(number, name, given) for number in range(3)]
+
+
+def test_keys_are_put_back_into_the_bands_that_they_are_of(told: Any) -> None:
+    bands, _, log = told
+    keys = [Key(priority, BEGIN, f"{priority}") for priority in (-5, 0, 1, 9, 10, 99)]
+    bands.put_back(7, keys)
+    assert log == [(number, "put_back", (7, keys[2 * number : 2 * number + 2])) for number in range(3)]
+
+
+def test_lanes_are_those_of_all_bands_and_one_band_that_wants_keys_is_enough(told: Any) -> None:
+    bands, made, _ = told
+    assert bands.takes_turns is False
+    bands.takes_turns = True
+    assert bands.takes_turns is True and all(band.takes_turns for band in made)
+    assert bands.note(7) is True
+    made[1].is_pushed = True
+    assert bands.note(7) is False
