@@ -31,9 +31,15 @@ def drawn(forms: Sequence[str], count: int, seed: int) -> set[str]:
     return set(Random(f"{seed} {min(forms, default='')}").sample(sorted(forms), min(count, len(forms))))
 
 
-def slow_tests() -> frozenset[str]:
-    """Those that take longest, by their node ids without a form."""
-    return frozenset(line for line in _LIST.read_text().splitlines() if not line.startswith("#"))
+def slow_tests() -> list[str]:
+    """Those that take longest, by their node ids without a form, the longest first."""
+    return [line for line in _LIST.read_text().splitlines() if not line.startswith("#")]
+
+
+def resting(slow: Sequence[str], seed: int) -> set[str]:
+    """Those of slow tests that a run leaves out: of such as take about as long it runs one, each in its turn."""
+    parts = [slow[at : at + _SLOW_ONE_IN] for at in range(0, len(slow), _SLOW_ONE_IN)]
+    return {test for part in parts for test in set(part) - drawn(part, 1, seed)}
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -46,7 +52,6 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
         return
     forms: dict[str, list[str]] = {}
     counts: dict[str, int] = {}
-    slow = slow_tests() & {item.nodeid.partition("[")[0] for item in items}
     for item in items:
         test = item.nodeid.partition("[")[0]
         if mark := item.get_closest_marker("drawn"):
@@ -54,8 +59,9 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
             counts[test] = mark.args[0]
     kept = {form for test, all in forms.items() for form in drawn(all, counts[test], fresh_seed())}
     gone = {form for all in forms.values() for form in all} - kept
-    resting = slow - drawn(sorted(slow), -(-len(slow) // _SLOW_ONE_IN), fresh_seed())
-    gone.update(item.nodeid for item in items if item.nodeid.partition("[")[0] in resting)
+    there = {item.nodeid.partition("[")[0] for item in items}
+    left = resting([test for test in slow_tests() if test in there], fresh_seed())
+    gone.update(item.nodeid for item in items if item.nodeid.partition("[")[0] in left)
     if gone:
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in gone])
         items[:] = [item for item in items if item.nodeid not in gone]

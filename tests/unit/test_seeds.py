@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from tests.support.seeds import drawn, slow_tests
+from tests.support.seeds import drawn, resting, slow_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,4 +25,11 @@ def test_each_slow_test_is_there() -> None:
         tree = ast.parse((ROOT / file).read_text())
         made = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         found.update(f"{file}::{name}" for name in made)
-    assert slow_tests() <= found, f"not there any more: {sorted(slow_tests() - found)}"
+    assert not set(slow_tests()) - found, f"not there any more: {sorted(set(slow_tests()) - found)}"
+
+
+def test_of_four_slow_tests_that_take_about_as_long_one_runs_and_each_in_its_turn() -> None:
+    slow = [f"tests/a.py::test_{number}" for number in range(10)]
+    ran = [set(slow) - resting(slow, seed) for seed in range(40)]
+    assert {tuple(sorted(slow.index(test) // 4 for test in each)) for each in ran} == {(0, 1, 2)}
+    assert set().union(*ran) == set(slow)
