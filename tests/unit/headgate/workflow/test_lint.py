@@ -1,5 +1,6 @@
 """What is seen of workflows in text, and the two commands that need no service."""
 
+import io
 import json
 import subprocess
 import sys
@@ -203,3 +204,33 @@ def test_what_is_not_there_is_said(tmp_path: Path, run: Run, monkeypatch: pytest
         seeds = () if "--seeds" in arguments else ("--seeds", "1")
         found = run("workflow", "replay", *arguments, *seeds)
         assert (found[0], told in found[2]) == (code, True), (arguments, found)
+
+
+BY_SEED = """
+import os
+
+async def by_seed(wf, *given):
+    return await (order if os.environ["PYTHONHASHSEED"] == "0" else edited)(wf, *given)
+
+async def clocked(wf, *given):
+    import time
+    time.time()
+    return await order(wf, *given)
+"""
+
+
+def test_code_that_goes_by_the_hash_seed_is_found_and_said_to(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop.py").write_text(ORDER + BY_SEED)
+    file = tmp_path / "run.json"
+    simulate(order, 1).on("charge", [1, 1]).save(file)
+    code, out, err = run("workflow", "replay", str(file), f"{tmp_path}/shop.py:by_seed", "--seeds", "3")
+    assert code == 1 and "history_mismatch" in out + err
+    assert "under hash seed 1, and not under 0: the order of a set?" in err
+    words = (f"{tmp_path}/shop.py:clocked", "--seeds", "2")
+    code, _, err = run("workflow", "replay", str(file), *words)
+    assert code == 1 and "the clock" in err and "hash seed" not in err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+    code, out, err = run("workflow", "replay", "-", *words, "--unguarded")
+    assert (code, err, out.count("succeeded")) == (0, "", 1), "each seed was given the history"
