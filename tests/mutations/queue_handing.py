@@ -12,6 +12,7 @@ _REVIVE_HERE = "migrations/queue/functions/revive_here.sql"
 _REVIVE_ONE = "migrations/queue/functions/revive_one.sql"
 _HAND_ARRIVED = "migrations/queue/functions/hand_arrived.sql"
 _TELL_ACKED = "migrations/queue/functions/tell_acked.sql"
+_LEAVE_BEHIND = "migrations/queue/functions/leave_behind.sql"
 
 _LINES = "services/queue/dispatch/direct_handoff.py"
 _EVEN = "integration/queue/test_even_pulling.py"
@@ -141,6 +142,14 @@ MUTATIONS = (
         "items_max CONSTANT int := 2000;",
         "items_max CONSTANT int := 2001;",
         ("integration/dag/test_folding_many.py::test_ends_beyond_those_of_one_ack_are_told",),
+    ),
+    Mutation(
+        "folding-holder",
+        "since when and by whom an item was held is told of its own lease, of several under one token",
+        _LEAVE_BEHIND,
+        "item.id = ANY (lease_groups.ids)",
+        "true",
+        ("worlds/test_worlds.py::test_a_world_that_was_broken_once_is_sound[820003-3]",),
     ),
     Mutation(
         "folding-told-once",

@@ -1,7 +1,8 @@
 -- What acked items leave behind, beside a count: that their ids have ended, when their keys are free again, and the ends
 -- that somebody wants to hear of. How many of these there are; and of `tell_acked`, what that made ready, and which DAGs
 -- have ended, as JSON arrays of its columns, of what was not leased the first six. Ids are remembered in a row each of `ended`; where they are several, the
--- young ones many a row of `acked`, in which they are kept by when they were made (see `drop_acked`). `tokens` are those that the ack has locked, `outputs` as it was given them.
+-- young ones many a row of `acked`, in which they are kept by when they were made (see `drop_acked`). `tokens` are those that the ack has locked, each of which may
+-- be that of several leases, `outputs` as it was given them.
 CREATE OR REPLACE FUNCTION leave_behind(
     acked acked_item[], tokens uuid[], outputs jsonb, folds int, offer_topic_ids int[], offer_tokens uuid[],
     offer_lease_ss float8[], offer_maxima int[], offer_workers text[], offer_bytes_max bigint)
@@ -25,7 +26,7 @@ BEGIN
     FROM (SELECT *, ack_topic_id IS NOT NULL AS is_told FROM unnest(acked)) AS item
     LEFT JOIN LATERAL (
         SELECT lease_groups.claimed_at, lease_groups.worker, lease_groups.outputs FROM lease_groups
-        WHERE item.is_told AND (cardinality(tokens) = 1 OR item.id = ANY (lease_groups.ids))
+        WHERE item.is_told AND item.id = ANY (lease_groups.ids)
         ORDER BY lease_groups.claimed_at DESC LIMIT 1) AS holder ON true;
     IF ends.remembered >= 8 THEN
         packed_from := (lpad(to_hex((extract(epoch FROM shard_now() - interval '5 minutes') * 1000)::bigint), 12, '0')
