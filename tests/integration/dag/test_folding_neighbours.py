@@ -36,6 +36,24 @@ async def test_an_end_says_since_when_who_held_its_item(folding: Folding) -> Non
     assert folding.told.taken == 1, "only the last was told"
 
 
+async def test_of_several_leases_under_one_token_each_tells_of_its_own_items(folding: Folding) -> None:
+    """A claim leaves what is past its TTL under its token, too, as claimed at no time."""
+    dag = await folding.dags.create({"a": []})
+    item = (await folding.take())["a"]
+    connection = await folding.dags.database.connect("queue_000")
+    await connection.execute(
+        "INSERT INTO lease (token, expires_at, namespace_id, topic_id, ids, claimed_at)"
+        " SELECT token, expires_at, namespace_id, topic_id, ARRAY[gen_random_uuid()], 'infinity' FROM lease"
+        " WHERE token = $1",
+        item["lease_token"],
+    )
+    await connection.close()
+    assert await folding.queue.ack(item) == ["acked"]
+    await folding.settle()
+    [told] = (await timeline(folding, dag, "a"))["attempts"]
+    assert told["outcome"] == "acked" and "20" < told["started_at"] < "21"
+
+
 async def test_deliveries_that_failed_are_logged_with_who_held_them(folding: Folding) -> None:
     dag = await folding.dags.create([{"key": "a", "topic": "work", "max_attempts": 3}])
     item_id = await folding.item_of(dag, "a")
