@@ -27,7 +27,7 @@ demo: $(READY) ## run two real graphs on a private stack and show what happened
 run: $(READY) ## run Postgres, Valkey and both services on this machine until Ctrl-C
 	@$(BIN)/python -m services.local
 
-test: $(READY) ## run the tests, of slow ones a quarter; T=path runs one file or one test
+test: $(READY) ## run the tests, of slow ones a fifth; T=path runs one file or one test
 	@$(BIN)/pytest $(T)
 
 coverage: $(READY) ## run the tests and print which files they reach least, by lines and branches of all processes; T=path as for test

@@ -9,7 +9,7 @@ import pytest
 
 _NAME = "HEADGATE_TEST_SEED"
 _LIST = Path(__file__).resolve().parents[1] / "slow_tests.txt"
-_SLOW_ONE_IN = 4
+_SLOW_ONE_IN = 5
 
 
 def pytest_configure(config: pytest.Config) -> None:
