@@ -35,6 +35,11 @@ def dag(verb: str, body: Any = None) -> tuple[str, Any]:
     return f"dag {verb}", body
 
 
+def added(**node: Any) -> list[tuple[str, Any]]:
+    """The call that adds one node."""
+    return [dag("POST /dags/d/nodes", {"nodes": [node]})]
+
+
 DAGS = [
     Called(
         "client.submit",
@@ -69,62 +74,28 @@ GROWING = [
         "dag.add",
         ("b", "t"),
         {"after": ["a"], "external": ["e"], "payload": 1},
-        [
-            dag(
-                "POST /dags/d/nodes",
-                {"nodes": [{"key": "b", "topic": "t", "payload": 1, "upstream": ["a"], "external": ["e"]}]},
-            )
-        ],
+        added(key="b", topic="t", payload=1, upstream=["a"], external=["e"]),
         "/nodes/0",
     ),
     Called(
         "dag.add_subdag",
         ("b", graph()),
         {"after": ["a"], "external": ["e"]},
-        [
-            dag(
-                "POST /dags/d/nodes",
-                {
-                    "nodes": [
-                        {
-                            "key": "b",
-                            "dag": {**NAMED, "nodes": NODES},
-                            "upstream": ["a"],
-                            "external": ["e"],
-                        }
-                    ]
-                },
-            )
-        ],
+        added(key="b", dag={**NAMED, "nodes": NODES}, upstream=["a"], external=["e"]),
         "/nodes/0",
     ),
     Called(
         "dag.add_timer",
         ("b",),
         {"delay_s": 5, "after": ["a"], "external": ["e"], "tolerate": True},
-        [
-            dag(
-                "POST /dags/d/nodes",
-                {
-                    "nodes": [
-                        {
-                            "key": "b",
-                            "timer": {"delay_s": 5},
-                            "tolerate": True,
-                            "upstream": ["a"],
-                            "external": ["e"],
-                        }
-                    ]
-                },
-            )
-        ],
+        added(key="b", timer={"delay_s": 5}, tolerate=True, upstream=["a"], external=["e"]),
         "/nodes/0",
     ),
     Called(
         "dag.add_timer",
         ("b",),
         {"at": DAY},
-        [dag("POST /dags/d/nodes", {"nodes": [{"key": "b", "timer": {"at": DAY_TEXT}}]})],
+        added(key="b", timer={"at": DAY_TEXT}),
         "/nodes/0",
     ),
     Called("dag.add_nodes", ([Node("a", "t")],), {}, [dag("POST /dags/d/nodes", {"nodes": [NODE]})], "/nodes"),
