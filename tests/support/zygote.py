@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -131,9 +132,12 @@ def _stand(asked: dict[str, Any]) -> None:
     named = os.environ.get("PYTHONPATH", "")
     sys.path[:] = [first, *filter(None, named.split(os.pathsep)), *_PATH_OF_OURS]
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
-    sys.stdout.reconfigure(  # type: ignore[union-attr]
-        line_buffering=os.isatty(1), write_through=bool(os.environ.get("PYTHONUNBUFFERED"))
-    )
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
+    if os.environ.get("PYTHONUNBUFFERED"):  # whatever the one that it is forked from was started with
+        out = sys.stdout
+        sys.stdout = io.TextIOWrapper(
+            io.FileIO(1, "wb", closefd=False), out.encoding, out.errors, write_through=True
+        )
     tempfile.tempdir = None
     time.tzset()
     importlib.reload(importlib.import_module("shared.crash"))  # it looks at the environment as it is imported
