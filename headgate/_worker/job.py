@@ -2,23 +2,22 @@
 
 import asyncio
 import contextlib
-import contextvars
 import inspect
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
-from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
 
 from headgate import wire
 from headgate._calls.elements import Leased, LeasedDag, Nack, Told
 from headgate._calls.verbs import encode, present
+from headgate._threads import called, in_thread
 from headgate._worker.job_logs import JobLog, JobLogs, current_job
-from headgate._worker.threads import Ends, threads
 from headgate._worker.virtual_loop import VirtualLoop
 from headgate.errors import Fail, Invalid, Retry, Throttled
 
@@ -289,49 +288,14 @@ async def run_handler(handler: Handler, job: Job) -> Any:
     return await found if inspect.isawaitable(found) else found
 
 
-# Of each event loop, how it hears of handlers that have ended in threads.
-_ends: WeakKeyDictionary[asyncio.AbstractEventLoop, Ends] = WeakKeyDictionary()
-
-
-def _ends_of(loop: asyncio.AbstractEventLoop) -> Ends:
-    if (found := _ends.get(loop)) is None:
-        found = _ends[loop] = Ends(loop)
-    return found
-
-
 def _in_thread(handler: Handler, job: Job) -> Awaitable[Any]:
-    """A daemon thread, so that a handler that never returns cannot keep the process from ending."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(found: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(found)
-        else:
-            future.set_exception(error)
-
-    def run(is_done: Callable[[], None]) -> None:
-        found: Any = None
-        failure: BaseException | None = None
-        try:
-            found = context.run(handler, job)
-        except StopIteration as error:
-            failure = RuntimeError(f"the handler raised {error!r}")
-        except BaseException as error:
-            failure = error
-        is_done()
-        ends.tell(lambda: settle(found, failure))
-
-    ends = _ends_of(loop)
-    context, name = contextvars.copy_context(), f"headgate-{job.topic}"
-    if isinstance(loop, VirtualLoop):
-        thread = threading.Thread(target=run, args=(lambda: None,), name=name, daemon=True)
-        loop.thread_begins(thread, future)
-        thread.start()
-    else:
-        threads.run(name, run)
+    loop, name, call = asyncio.get_running_loop(), f"headgate-{job.topic}", partial(handler, job)
+    if not isinstance(loop, VirtualLoop):
+        return in_thread(name, call)
+    future, serve = called(call)
+    thread = threading.Thread(target=serve, args=(lambda: None,), name=name, daemon=True)
+    loop.thread_begins(thread, future)
+    thread.start()
     return future
 
 

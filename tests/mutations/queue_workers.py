@@ -87,18 +87,18 @@ MUTATIONS = (
     Mutation(
         "threads-wait",
         "what is given to a thread waits behind no other",
-        "headgate/_worker/threads.py",
+        "headgate/_threads.py",
         "            self._idle -= not is_new\n",
         "",
-        ("unit/headgate/worker/test_threads.py::test_nothing_waits_behind_one_that_goes_on",),
+        ("unit/headgate/test_threads.py::test_nothing_waits_behind_one_that_goes_on",),
     ),
     Mutation(
         "threads-ends",
         "an end that comes while the loop looks is told",
-        "headgate/_worker/threads.py",
+        "headgate/_threads.py",
         "        self._is_woken = False\n        for _ in range",
         "        for _ in range",
-        ("unit/headgate/worker/test_threads.py::test_all_that_ends_in_one_turn_of_the_loop_is_told_by_one_call",),
+        ("unit/headgate/test_threads.py::test_all_that_ends_in_one_turn_of_the_loop_is_told_by_one_call",),
     ),
     Mutation(
         "worker-parent",

@@ -19,8 +19,9 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Final
 
+from headgate._threads import in_thread
 from headgate.workflow.commands import Command, canonical
-from headgate.workflow.driving.threads import CoreThreads, in_thread
+from headgate.workflow.driving.threads import CoreThreads
 from headgate.workflow.errors import Nondeterministic, TurnFailed, TurnRefused
 from headgate.workflow.events import Event
 from headgate.workflow.replay import Replay
@@ -41,6 +42,7 @@ WAIT_S: Final = 20.0
 TURN_WAIT_S: Final = 1.0
 AWAKE_MAX: Final = 100
 SHORT_STEP_S: Final = 1.0
+_STEP_THREAD: Final = "headgate-step"
 ERROR_CHARS_MAX: Final = 4_000
 # What a step returns stands three levels deep in a turn, whose body may have 32.
 LEVELS_MAX: Final = 29
@@ -444,5 +446,5 @@ def _failed(result: Mapping[str, Any], why: str) -> dict[str, Any]:
 
 async def _called(call: Callable[[], Any]) -> Any:
     """A coroutine function in this loop, any other in a thread."""
-    found = call() if inspect.iscoroutinefunction(call) else await in_thread(call)
+    found = call() if inspect.iscoroutinefunction(call) else await in_thread(_STEP_THREAD, call)
     return await found if inspect.isawaitable(found) else found

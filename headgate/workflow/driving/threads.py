@@ -1,7 +1,6 @@
 """Threads in which workflow code runs, apart from the worker's loop; one that never comes back is replaced."""
 
 import asyncio
-import contextvars
 import ctypes
 import queue
 import sys
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from headgate._threads import settle
 from headgate.workflow.errors import NeverYields
 
 T = TypeVar("T")
@@ -35,15 +35,14 @@ class _Work:
         "finished",
         "given_up",
         "loop",
-        "started",
         "thread",
     )
 
     def __init__(self, call: Callable[[Callable[[], None]], Any], loop: asyncio.AbstractEventLoop) -> None:
         self.call = call
         self.loop = loop
-        self.started = asyncio.Event()
         self.finished: asyncio.Future[Any] = loop.create_future()
+        # Set when it has begun.
         self.thread: _Thread | None = None
         self.began_at = 0.0
         self.began_used_s = 0.0
@@ -68,9 +67,11 @@ class _Work:
         return None if self.clock is None else time.clock_gettime(self.clock) - self.began_used_s
 
     async def over(self, limit_s: float) -> None:
-        """Wait until it has ended, or has taken too long."""
-        await self.started.wait()
-        while not self.finished.done() and (left_s := self.left_s(limit_s)) > 0:
+        """Wait until it has ended, or has taken too long since it began."""
+        while not self.finished.done():
+            left_s = limit_s if self.thread is None else self.left_s(limit_s)
+            if left_s <= 0:
+                return
             await asyncio.wait([self.finished], timeout=max(left_s, LOOK_S_MIN))
 
 
@@ -97,10 +98,9 @@ class _Thread(threading.Thread):
 
     def _do(self, work: _Work) -> bool:
         """Whether the thread is still the pool's after this work."""
-        work.thread = self
         work.clock = _processor_clock()
         work.begin()
-        self._tell(work, work.started.set)
+        work.thread = self
         found, failure = None, None
         try:
             found = work.call(work.begin)
@@ -108,13 +108,9 @@ class _Thread(threading.Thread):
             failure = error
         if not self.pool.ended(work):
             return False
-        self._tell(work, _settle, work.finished, found, failure)
-        return True
-
-    @staticmethod
-    def _tell(work: _Work, call: Callable[..., Any], *arguments: Any) -> None:
         if not work.loop.is_closed():
-            work.loop.call_soon_threadsafe(call, *arguments)
+            work.loop.call_soon_threadsafe(settle, work.finished, found, failure)
+        return True
 
 
 class CoreThreads:
@@ -169,7 +165,7 @@ class CoreThreads:
 
     def _leave(self, work: _Work, limit_s: float) -> None:
         """Nobody waits for this work any more; a thread that does not come back from it is given up as ever."""
-        if not work.started.is_set():
+        if work.thread is None:
             work.call = _nothing
 
         async def outlast() -> None:
@@ -221,29 +217,6 @@ class CoreThreads:
                 )
 
 
-async def in_thread(call: Callable[[], T]) -> T:
-    """What a plain function returns, from a daemon thread of its own: however many there are, none waits for
-    another, and one that never returns keeps no process from ending."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def tell(found: Any, failure: BaseException | None) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_settle, future, found, failure)
-
-    def run() -> None:
-        try:
-            found = context.run(call)
-        except BaseException as error:
-            tell(None, error)
-        else:
-            tell(found, None)
-
-    context = contextvars.copy_context()
-    threading.Thread(target=run, name="headgate-step", daemon=True).start()
-    return await future
-
-
 def _nothing(_begin: Callable[[], None]) -> None:
     """What is done in the place of work that nobody waits for."""
 
@@ -252,14 +225,3 @@ def _processor_clock() -> int | None:
     """The clock of this thread's processor time, for others to read; None where the system has none."""
     ask = getattr(time, "pthread_getcpuclockid", None)
     return None if ask is None else ask(threading.get_ident())
-
-
-def _settle(future: "asyncio.Future[Any]", found: Any, failure: BaseException | None) -> None:
-    if future.done():
-        return
-    if failure is None:
-        future.set_result(found)
-    elif isinstance(failure, StopIteration):
-        future.set_exception(RuntimeError(repr(failure)))
-    else:
-        future.set_exception(failure)

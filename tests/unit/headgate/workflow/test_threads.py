@@ -129,3 +129,14 @@ async def test_work_that_nobody_waits_for_before_it_has_begun_is_not_done() -> N
     await first
     assert await threads.run(one, limit_s=SOON_S, stop=lambda: None) == 1
     assert (done, stopped, threads.hung) == ([], ["2"], 0)
+
+
+async def test_work_that_waits_for_a_thread_longer_than_it_may_take_is_not_given_up() -> None:
+    threads, go = CoreThreads(threads_max=1, hung_max=1), threading.Event()
+    first = asyncio.create_task(threads.run(lambda _: go.wait(SOON_S), limit_s=SOON_S, stop=lambda: None))
+    second = asyncio.create_task(threads.run(one, limit_s=0.001, stop=lambda: None))
+    done, _ = await asyncio.wait([second], timeout=0.1)
+    go.set()
+    await first
+    assert not done
+    assert (await second, threads.hung) == (1, 0)

@@ -2,15 +2,17 @@
 
 import asyncio
 import gc
+import sys
 import threading
 import time
 import weakref
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 import pytest
 
-from headgate._worker.threads import Ends, Threads, Work
+from headgate._threads import Ends, Threads, Work, in_thread
 
 
 def run(threads: Threads, done: threading.Event, seen: list[threading.Thread]) -> None:
@@ -165,3 +167,19 @@ async def test_what_ends_when_its_loop_is_closed_is_nobodys() -> None:
     gc.collect()
     ends.tell(partial(ended.append, 1))
     assert not ended
+
+
+async def test_a_function_in_a_thread_ends_as_it_ends_and_sees_what_its_caller_sees() -> None:
+    told: ContextVar[str] = ContextVar("told")
+    told.set("here")
+    assert await in_thread("t", told.get) == "here"
+    with pytest.raises(LookupError):
+        await in_thread("t", partial(dict[str, int]().__getitem__, "nothing"))
+    with pytest.raises(RuntimeError, match=r"the function raised StopIteration"):
+        await in_thread("t", partial(next, iter(())))
+    with pytest.raises(SystemExit):
+        await in_thread("t", partial(sys.exit, 3))
+    go = threading.Event()
+    in_thread("t", go.wait).cancel()  # nobody is told of its end
+    go.set()
+    assert await in_thread("t", threading.current_thread) is not threading.main_thread()

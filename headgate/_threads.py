@@ -1,23 +1,29 @@
-"""Daemon threads that run one handler after another: starting one for each would cost more than a short handler.
+"""Daemon threads that run one plain function after another, handlers and steps: starting one for each would cost
+more than a short function.
 
-There are as many as handlers run at once, and those that have been idle for a moment. They take from one queue:
-one that has ended a handler goes on with the next without waking another, which costs more than a short handler
-does. They are daemons, so that a handler that never returns cannot keep the process from ending; the child of a
+There are as many as functions run at once, and those that have been idle for a moment. They take from one queue:
+one that has ended a function goes on with the next without waking another, which costs more than a short function
+does. They are daemons, so that a function that never returns cannot keep the process from ending; the child of a
 fork begins with none.
 """
 
 import asyncio
+import contextvars
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 IDLE_S_MAX: Final = 10.0
 
 Work = Callable[[], None]
+# Is given what to call when nothing is left to do but to tell of the end.
+Serving = Callable[[Work], None]
 
 
 class Threads:
@@ -30,11 +36,11 @@ class Threads:
     def forget(self) -> None:
         """None of them is in this process."""
         self._lock = threading.Lock()
-        self._work: SimpleQueue[tuple[str, Callable[[Work], None]]] = SimpleQueue()
+        self._work: SimpleQueue[tuple[str, Serving]] = SimpleQueue()
         # Threads that wait for work, without those that what is in the queue will take.
         self._idle = 0
 
-    def run(self, name: str, work: Callable[[Work], None]) -> None:
+    def run(self, name: str, work: Serving) -> None:
         """Run `work` in a thread of this name. It is given what to call when nothing of it is left to do but to
         tell of its end: then the thread may be given to another."""
         with self._lock:
@@ -87,6 +93,53 @@ class Ends:
         self._is_woken = False
         for _ in range(len(self._ended)):
             self._ended.popleft()()
+
+
+# Of each event loop, how it hears of functions that have ended in threads.
+_ends: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Ends] = weakref.WeakKeyDictionary()
+
+
+def _ends_of(loop: asyncio.AbstractEventLoop) -> Ends:
+    if (found := _ends.get(loop)) is None:
+        found = _ends[loop] = Ends(loop)
+    return found
+
+
+def settle(future: "asyncio.Future[Any]", found: Any, failure: BaseException | None) -> None:
+    """End a future as a function has ended."""
+    if future.done():
+        return
+    if failure is None:
+        future.set_result(found)
+    elif isinstance(failure, StopIteration):
+        future.set_exception(RuntimeError(f"the function raised {failure!r}"))
+    else:
+        future.set_exception(failure)
+
+
+def called(call: Callable[[], T]) -> "tuple[asyncio.Future[T], Serving]":
+    """What a call in a thread comes to, in this loop, and what the thread is to do, in this context."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    ends, context = _ends_of(loop), contextvars.copy_context()
+
+    def serve(is_done: Work) -> None:
+        found, failure = None, None
+        try:
+            found = context.run(call)
+        except BaseException as error:
+            failure = error
+        is_done()
+        ends.tell(lambda: settle(future, found, failure))
+
+    return future, serve
+
+
+def in_thread(name: str, call: Callable[[], T]) -> "asyncio.Future[T]":
+    """What a plain function returns, from a thread of this name. However many do, none waits for another."""
+    future, serve = called(call)
+    threads.run(name, serve)
+    return future
 
 
 threads = Threads()
