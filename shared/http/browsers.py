@@ -25,6 +25,8 @@ _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 _PROBES: Final = frozenset(("/livez", "/readyz"))
 _OWN_SITES: Final = frozenset((b"same-origin", b"none"))
 _PORTS: Final = {"http": 80, "https": 443}
+# How many of its own names, with their ports, a service remembers to have been asked by.
+_ASKED_MAX: Final = 100
 
 
 class BrowserGuard:
@@ -35,10 +37,17 @@ class BrowserGuard:
         self._names = {name.strip().lower() for name in settings.host_names.split(",")} - {""}
         if _is_name(settings.host):
             self._names.add(settings.host.lower())
+        self._asked: set[bytes] = set()
 
     def knows(self, host: bytes) -> bool:
         """Whether a `Host` field is one to be answered."""
-        return not self._is_open or self._is_own(_split(f"//{host.decode('latin-1')}"))
+        if not self._is_open or host in self._asked:
+            return True
+        if not self._is_own(_split(f"//{host.decode('latin-1')}")):
+            return False
+        if len(self._asked) < _ASKED_MAX:
+            self._asked.add(host)
+        return True
 
     def check(self, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> None:
         """Judge the head of a request that wants to be served.

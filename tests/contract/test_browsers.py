@@ -149,6 +149,16 @@ def test_the_address_that_a_service_listens_on_is_its_name() -> None:
         assert not BrowserGuard(QueueSettings(host=everywhere)).knows(everywhere.encode())
 
 
+def test_a_name_asked_by_again_is_judged_alike_and_few_are_remembered() -> None:
+    guard = BrowserGuard(QueueSettings())
+    for _ in range(2):
+        assert guard.knows(b"localhost:8080")
+        assert not guard.knows(b"evil.example")
+    assert all(guard.knows(b"localhost:%d" % port) for port in range(1, 1_000))
+    assert guard._asked.isdisjoint({b"evil.example"})
+    assert len(guard._asked) == 100
+
+
 JSON = {"content_type": "application/json"}
 
 
