@@ -45,21 +45,24 @@ class Sending:
     A task for each would cost a tenth of what it takes to send a job; most are awaited at once.
     """
 
-    __slots__ = ("_begins", "_go", "_sent", "_tasks")
+    __slots__ = ("_begins", "_go", "_sent", "_tasks", "_waiting")
 
     def __init__(self, go: Callable[[], Coroutine[Any, Any, str]], tasks: set[asyncio.Task[str]]) -> None:
-        self._go = go
+        self._go = go  # once more, where who went was cancelled
         self._tasks = tasks  # which hold those that nobody awaits
-        self._sent: asyncio.Future[str] | None = None
+        self._sent: asyncio.Future[Any] | None = None  # None while nobody sends
+        self._waiting = 0
         self._begins: asyncio.Handle | None = asyncio.get_running_loop().call_soon(self._begin)
 
     def __await__(self) -> Generator[Any, None, str]:
         if self._begins is not None:
             self._begins.cancel()
             self._begins = None
-            return (yield from self._here().__await__())
-        assert self._sent is not None
-        return (yield from self._sent)
+        while self._sent is not None:
+            found: str | None = yield from self._told(self._sent).__await__()
+            if found is not None:
+                return found
+        return (yield from self._here().__await__())
 
     def _begin(self) -> None:
         self._begins = None
@@ -67,21 +70,52 @@ class Sending:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _told(self, sent: asyncio.Future[Any]) -> str | None:
+        """What comes of it in another task; None where that was cancelled, and who awaits it goes on with it."""
+        self._waiting += 1
+        try:
+            found: str | None = await asyncio.shield(sent)
+        except asyncio.CancelledError:
+            if self._waiting == 1 and isinstance(sent, asyncio.Task) and not sent.done():
+                self._sent = None
+                sent.cancel()  # nobody else waits for it
+                await asyncio.wait([sent])
+            raise
+        finally:
+            self._waiting -= 1
+        return found
+
     async def _here(self) -> str:
         """Send, and keep what comes of it for others that await it."""
         sent = self._sent = asyncio.get_running_loop().create_future()
         try:
             found = await self._go()
         except Exception as error:
-            if not sent.done():
-                sent.set_exception(error)
-                sent.exception()  # it is raised here, so nobody else need look at it
+            sent.set_exception(error)
+            sent.exception()  # it is raised here, so nobody else need look at it
             raise
         except BaseException:
-            sent.cancel()
+            self._sent = None
+            sent.set_result(None)
             raise
-        if not sent.done():
-            sent.set_result(found)
+        sent.set_result(found)
+        return found
+
+
+def repeatable(steps: Steps[T]) -> Steps[T]:
+    """The same steps, of which one that nobody answered comes again: who went through them was cancelled."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                while (answer := (yield step)) is None:
+                    pass
+            except Exception as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as stop:
+        found: T = stop.value
         return found
 
 
@@ -197,7 +231,7 @@ class Sender:
         if not in_loop():
             handle._id = self.drive(steps)
             return handle
-        handle._sending = Sending(partial(self.adrive, steps), self._sending)
+        handle._sending = Sending(partial(self.adrive, repeatable(steps)), self._sending)
         return handle
 
     def _sent(self, call: JobCall[Any], carrier: Carrier | None) -> Steps[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate._app.sending import Sending
+from headgate._app.sending import Sending, repeatable
 
 
 class Way:
@@ -119,3 +119,58 @@ async def test_who_is_cancelled_while_it_waits_ends_the_sending(first: str) -> N
     with pytest.raises(asyncio.CancelledError):
         await task
     assert way.was_cancelled and not way.tasks
+
+
+@pytest.mark.parametrize("first", ["at once", "later"])
+@pytest.mark.parametrize("cancelled", [0, 1, 2])
+async def test_a_cancel_of_one_of_several_that_await_it_is_no_cancel_of_the_others(
+    first: str, cancelled: int
+) -> None:
+    way = Way()
+
+    async def sends() -> str:
+        sending.append(way.sending())
+        if first == "later":
+            await turns()
+        return await sending[0]
+
+    sending: list[Sending] = []
+    waiters = [asyncio.get_running_loop().create_task(sends())]
+    await turns()
+    waiters += [waiting(sending[0]) for _ in range(2)]
+    await turns()
+    waiters[cancelled].cancel()
+    await turns()
+    way.opens.set()
+    found = await asyncio.gather(*waiters, return_exceptions=True)
+    assert isinstance(found.pop(cancelled), asyncio.CancelledError) and found == ["id", "id"]
+    assert await sending[0] == "id"
+
+
+@pytest.mark.parametrize("first", ["at once", "later"])
+async def test_what_a_cancel_has_ended_is_sent_by_who_awaits_it_next(first: str) -> None:
+    way = Way()
+    sending = way.sending()
+    if first == "later":
+        await turns()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await sending
+    assert way.was_cancelled
+    way.opens.set()
+    assert [await sending, await sending] == ["id", "id"] and len(way.by) == 2
+
+
+def test_a_step_that_nobody_answered_comes_again_and_no_other() -> None:
+    def steps() -> Any:
+        first = yield "first"
+        try:
+            yield "second"
+        except LookupError as error:
+            return first, str(error)
+
+    sent = repeatable(steps())
+    assert [next(sent), next(sent), sent.send("answer"), next(sent)] == ["first", "first", "second", "second"]
+    with pytest.raises(StopIteration) as ended:
+        sent.throw(LookupError("refused"))
+    assert ended.value.value == ("answer", "refused")
