@@ -132,9 +132,12 @@ class Dispatch:
 
     def handing(self, shard: ShardNo, verb: str, entries: int, *, waits: bool = False) -> Handing:
         """What a flush of so many entries may lease at once to calls that wait, by what became ready before. One
-        that itself `waits` for others takes no call along: small flushes would find nobody to hand to."""
+        that itself may have to wait (`waits`) takes no line's last call along: small flushes would find nobody to
+        hand to."""
         recent = self._recent.setdefault((shard, verb), {})
-        lines = () if waits else self._offerable(shard, recent, entries)
+        lines = self._offerable(shard, recent, entries)
+        if waits:
+            lines = [(topic_id, line) for topic_id, line in lines if len(line.waiting) > 1]
         return Handing(lines, recent, self.give_back, entries)
 
     def handing_of(self, shard: ShardNo, topics: Set[tuple[str, str]], entries: int) -> Handing:

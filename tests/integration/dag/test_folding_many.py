@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import chain, pairwise
 from typing import Any
 
 import pytest
@@ -158,3 +159,31 @@ async def test_a_small_dags_step_is_handed_over_while_many_acks_wait(patient: Fo
     await patient.queue.ack(item)
     await patient.finish(large)
     assert (await patient.dags.dag(small))["state"] == "succeeded"
+
+
+async def test_many_acks_hand_over_what_they_release_where_another_call_waits(folding: Folding) -> None:
+    """Else each layer of a DAG that is a little wide takes a claim and a commit more."""
+    width = LIGHT_ENTRIES_MAX + 1
+    layers = [[{"key": f"{layer}-{n}", "topic": "t"} for n in range(width)] for layer in range(4)]
+    for upper, lower in pairwise(layers):
+        for up, down in zip(upper, lower, strict=True):
+            down["upstream"] = [up["key"]]
+    dag = await folding.dags.create(list(chain.from_iterable(layers)))
+    await folding.dags.loops.relay.idle()
+    await folding.queue.ack(*await folding.queue.dequeue("t", 100))  # it is known now what acks release
+    items = await folding.queue.dequeue("t", 100)
+    claims = spy_on_claims(folding.queue)
+    # A call that waits alone is left to small acks.
+    for calls, claimed in ((1, width), (2, 0)):
+        claims.clear()
+        polling = [asyncio.create_task(folding.queue.dequeue("t", 100, wait_s=20)) for _ in range(calls)]
+        await until_waiting(folding.queue, calls)
+        await folding.queue.ack(*items)
+        [answered], waiting = await asyncio.wait(polling, return_when=asyncio.FIRST_COMPLETED)
+        for call in waiting:
+            call.cancel()
+        items = answered.result()
+        assert (len(items), len(claims)) == (width, claimed)
+    await folding.queue.ack(*items)
+    await folding.settle()
+    assert (await folding.dags.dag(dag))["state"] == "succeeded"
