@@ -6,6 +6,7 @@ images would need an engine of containers.
 """
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -129,6 +130,14 @@ async def test_an_upgrade_under_load_loses_nothing_and_doubles_nothing(
     assert missing(stage.load.log) == 0
     refused = {call.what for call in stage.load.log.calls if not call.is_done}
     assert not refused, "calls that the SDK sends again were refused all the same"
+    assert faults(tmp_path) == [], "clients of their own do not send again what was answered 500"
+
+
+def faults(run_dir: Path) -> list[str]:
+    """The last line of each fault that a process of either release has logged."""
+    lines = (line for log in sorted(run_dir.glob("*.log")) for line in log.read_text().splitlines())
+    said = (json.loads(line) for line in lines if line.startswith("{"))
+    return [one["exception"].splitlines()[-1] for one in said if one["event"] == "request failed"]
 
 
 async def refuses_to_start(fleet: Fleet, previous: Path) -> None:

@@ -144,6 +144,14 @@ MUTATIONS = (
         ("integration/dag/test_folding_many.py::test_ends_beyond_those_of_one_ack_are_told",),
     ),
     Mutation(
+        "folding-news-in-full",
+        "what asks as before revision 0015 is told in full what an ack has made ready",
+        _LEAVE_BEHIND,
+        "CASE WHEN are_short AND news.token IS NULL",
+        "CASE WHEN news.token IS NULL",
+        ("integration/test_upgrade.py::test_an_upgrade_under_load_loses_nothing_and_doubles_nothing",),
+    ),
+    Mutation(
         "folding-holder",
         "since when and by whom an item was held is told of its own lease, of several under one token",
         _LEAVE_BEHIND,

@@ -1,11 +1,13 @@
 -- What acked items leave behind, beside a count: that their ids have ended, when their keys are free again, and the ends
 -- that somebody wants to hear of. How many of these there are; and of `tell_acked`, what that made ready, and which DAGs
--- have ended, as JSON arrays of its columns, of what was not leased the first six. Ids are remembered in a row each of `ended`; where they are several, the
+-- have ended, as JSON arrays of its columns, of what was not leased the first six where `are_short` says that its caller knows those: what
+-- ran before revision 0015 asks without it, and takes all columns. Ids are remembered in a row each of `ended`; where they are several, the
 -- young ones many a row of `acked`, in which they are kept by when they were made (see `drop_acked`). `tokens` are those that the ack has locked, each of which may
 -- be that of several leases, `outputs` as it was given them.
 CREATE OR REPLACE FUNCTION leave_behind(
     acked acked_item[], tokens uuid[], outputs jsonb, folds int, offer_topic_ids int[], offer_tokens uuid[],
-    offer_lease_ss float8[], offer_maxima int[], offer_workers text[], offer_bytes_max bigint)
+    offer_lease_ss float8[], offer_maxima int[], offer_workers text[], offer_bytes_max bigint,
+    are_short boolean DEFAULT false)
 RETURNS TABLE (o_ends int, o_news text) LANGUAGE plpgsql VOLATILE STRICT AS $$
 DECLARE
     ends record;
@@ -57,7 +59,7 @@ BEGIN
     END IF;
     o_ends := cardinality(ends.ids);
     IF o_ends > 0 THEN
-        SELECT json_agg(CASE WHEN news.token IS NULL
+        SELECT json_agg(CASE WHEN are_short AND news.token IS NULL
             THEN json_build_array(
                 news.topic_id, news.priority, news.deliver_at, news.id, news.revived, news.is_ready)
             ELSE json_build_array(

@@ -123,7 +123,7 @@ FROM (SELECT coalesce(sum(items), 0) AS acked, sum(leaving) AS leaving, array_ag
     array_agg(items) AS counts FROM by_topic) AS a
 LEFT JOIN LATERAL leave_behind(
     CASE WHEN a.leaving > 0 THEN ARRAY(SELECT leaving FROM deleted WHERE leaving IS DISTINCT FROM NULL) END,
-    $2::uuid[], $5::jsonb, $7::int, $8::int[], $9::uuid[], $10::float8[], $11::int[], $12::text[], $13::bigint)
+    $2::uuid[], $5::jsonb, $7::int, $8::int[], $9::uuid[], $10::float8[], $11::int[], $12::text[], $13::bigint, true)
     AS behind ON true;
 
 -- name: lock_leases(tokens)
