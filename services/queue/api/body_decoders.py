@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import starmap
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,7 +39,6 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 is_topic = re.compile(r"[A-Za-z0-9._/-]{1,128}").fullmatch
 _ACK_TOPIC = re.compile(r"(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}").fullmatch
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 _INT32 = 2**31
 
 # Bodies of dequeue calls that were judged before, up to a length.
@@ -61,11 +62,10 @@ def new_items(body: bytes, settings: QueueSettings, *, manages: bool = False) ->
         return plain.items
     decoded = _decode(_new_items, body)
     items = decoded.items if decoded is not None else []
-    if not 1 <= len(items) <= settings.batch_items_max or not all(map(_is_common, items)) or b"\\u0000" in body:
+    if not 1 <= len(items) <= settings.batch_items_max or not _are_common(items) or b"\\u0000" in body:
         validate(wire.EnqueueRequest, value)
         items = _new_items.decode(msgspec.json.encode(value)).items if decoded is None else items
-    for i, item in enumerate(items):
-        _fit(i, item, settings, manages)
+    _fit(items, settings, manages)
     return items
 
 
@@ -189,32 +189,42 @@ def _decode(decoder: msgspec.json.Decoder[S], body: bytes) -> S | None:
         return None
 
 
-def _is_common(item: NewItem) -> bool:
-    """True for an item whose every given field is judged right here: plain ones, and those of DAGs."""
-    return bool(
-        is_simple(item)
-        and is_topic(item.topic)
-        and (item.id is None or _ID(item.id))
-        and -_INT32 <= item.priority < _INT32
-        and 1 <= item.lease_s <= wire.LEASE_S_MAX
-        and 0 <= item.max_attempts < _INT32
-        and (item.ack_topic is None or _ACK_TOPIC(item.ack_topic))
-        and (item.ack_context is NULL or bytes(item.ack_context)[:1] == b"{")
+def _are_common(items: list[NewItem]) -> bool:
+    """True for items whose every given field is judged right here: plain ones, and those of DAGs.
+
+    What many have in common is judged once.
+    """
+    kinds = {(item.topic, item.ack_topic, item.priority, item.lease_s, item.max_attempts) for item in items}
+    return (
+        all(map(is_simple, items))
+        and all(starmap(_is_common, kinds))
+        and are_canonical([item.id for item in items if item.id is not None])
+        and all(item.ack_context is NULL or bytes(item.ack_context)[:1] == b"{" for item in items)
     )
 
 
-def _fit(i: int, item: NewItem, settings: QueueSettings, manages: bool) -> None:
-    pointer = f"/items/{i}"
-    item.payload = _fitted(f"{pointer}/payload", item.payload, settings.payload_bytes_max)
-    if item.metadata != NULL:
-        item.metadata = _fitted(f"{pointer}/metadata", item.metadata, settings.metadata_bytes_max)
-    if item.inputs != NULL:
-        item.inputs = _fitted(f"{pointer}/inputs", item.inputs, settings.inputs_bytes_max)
-    if item.headers != NULL:
-        item.headers = _fitted(f"{pointer}/headers", item.headers, settings.headers_bytes_max)
-    if item.ack_context != NULL:
-        bytes_max = settings.managed_context_bytes_max if manages else settings.ack_context_bytes_max
-        item.ack_context = _fitted(f"{pointer}/ack_context", item.ack_context, bytes_max)
+def _is_common(topic: str, ack_topic: str | None, priority: int, lease_s: float, max_attempts: int) -> bool:
+    return bool(
+        is_topic(topic)
+        and -_INT32 <= priority < _INT32
+        and 1 <= lease_s <= wire.LEASE_S_MAX
+        and 0 <= max_attempts < _INT32
+        and (ack_topic is None or _ACK_TOPIC(ack_topic))
+    )
+
+
+def _fit(items: list[NewItem], settings: QueueSettings, manages: bool) -> None:
+    limits = {
+        "payload": settings.payload_bytes_max,
+        "metadata": settings.metadata_bytes_max,
+        "inputs": settings.inputs_bytes_max,
+        "headers": settings.headers_bytes_max,
+        "ack_context": settings.managed_context_bytes_max if manages else settings.ack_context_bytes_max,
+    }
+    for field, bytes_max in limits.items():
+        for i, raw in enumerate(map(attrgetter(field), items)):
+            if raw is not NULL and len(bytes(raw)) > bytes_max:
+                setattr(items[i], field, _fitted(f"/items/{i}/{field}", raw, bytes_max))
 
 
 def _fitted(pointer: str, raw: msgspec.Raw, bytes_max: int) -> msgspec.Raw:

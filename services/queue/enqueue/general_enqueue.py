@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from prometheus_client import Counter
 
@@ -24,11 +24,14 @@ from services.queue.store.shard_store import Known, Store
 from shared.admission.connection_priority import Urgency
 from shared.errors import ShardUnavailable, Unavailable, invalid, something_done
 from shared.http.access import Caller
-from shared.ids import ShardNo, canonical, new_id, new_ids, shard_of
+from shared.ids import ShardNo, are_canonical, canonical, new_id, new_ids, one_shard_of, shard_of
 from shared.metrics import ENQUEUED
 from shared.postgres.batcher import Batcher
 from shared.shards.map_file import slot_of
 from shared.shards.shard_map import ShardMap
+
+# Which items of a call, by their shards.
+_Parts: TypeAlias = Mapping[ShardNo, Sequence[int]]
 
 # How long a call that goes to several shards waits for what time it is at one of them.
 TIME_WAIT_S = 0.5
@@ -73,6 +76,27 @@ class GeneralEnqueues:
 
     async def enqueue(self, namespace: str, items: list[NewItem], caller: Caller) -> list[Result]:
         """Take items in; one result per item, in order."""
+        ids, groups, keyed = self._placed(namespace, items)
+        call = _Call(namespace, items, ids, caller, [None] * len(items))
+        if len(groups) + len(keyed) > 1 and not caller.is_dag_service:
+            call = call._replace(as_of=await self._as_of({*groups, *keyed}))
+        flushes = [
+            *(self._enqueue_at(shard, call, part) for shard, part in groups.items()),
+            *(self._keyed_at(shard, call, part) for shard, part in keyed.items()),
+        ]
+        if len(flushes) == 1:
+            await flushes[0]
+        else:
+            await asyncio.gather(*flushes)
+        return [result for result in call.results if result is not None]
+
+    def _placed(self, namespace: str, items: Sequence[NewItem]) -> tuple[list[str], _Parts, _Parts]:
+        """Ids of items, and which are to go to which shard: without an idempotency key, and with one."""
+        named = [item.id for item in items if item.id is not None]
+        if len(named) == len(items) and are_canonical(named):
+            only = one_shard_of(named)
+            if only is not None and only in self._stores:
+                return named, {only: range(len(named))}, {}
         home: Store | None = None
         groups: dict[ShardNo, list[int]] = {}
         keyed: dict[ShardNo, list[int]] = {}
@@ -96,18 +120,7 @@ class GeneralEnqueues:
                 store = home
             parts.setdefault(store.number, []).append(i)
             ids.append(new_id(store.number))
-        call = _Call(namespace, items, ids, caller, [None] * len(items))
-        if len(groups) + len(keyed) > 1 and not caller.is_dag_service:
-            call = call._replace(as_of=await self._as_of({*groups, *keyed}))
-        flushes = [
-            *(self._enqueue_at(shard, call, part) for shard, part in groups.items()),
-            *(self._keyed_at(shard, call, part) for shard, part in keyed.items()),
-        ]
-        if len(flushes) == 1:
-            await flushes[0]
-        else:
-            await asyncio.gather(*flushes)
-        return [result for result in call.results if result is not None]
+        return ids, groups, keyed
 
     async def _as_of(self, shards: Iterable[ShardNo]) -> datetime | None:
         """A time of after the call's arrival that none of these shards is before: what the call brings counts from
