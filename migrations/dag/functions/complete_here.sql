@@ -44,7 +44,13 @@ DECLARE
     one record;
 BEGIN
     LOCK TABLE change, dag, edge, node, tally IN ROW EXCLUSIVE MODE NOWAIT;
-    IF folds & 16 > 0 THEN PERFORM await_dags(dag_ids); END IF;
+    IF folds & 16 > 0 THEN
+        -- Mostly it is one DAG that nobody has locked: to lock that takes less than to be ready to wait for it.
+        PERFORM FROM dag WHERE dag.id = dag_ids[1] AND dag_ids[1] = ALL (dag_ids) FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            PERFORM await_dags(dag_ids);
+        END IF;
+    END IF;
     SELECT array_agg(d.no) FILTER (WHERE d.workflow IS NULL), array_agg(d.no) FILTER (WHERE d.workflow IS NOT NULL)
     INTO locked, runs FROM (
         SELECT dag.no, dag.workflow FROM dag WHERE dag.no = ANY (ARRAY(

@@ -123,6 +123,23 @@ async def test_many_acks_wait_for_a_dag_that_is_just_being_changed(patient: Fold
     await patient.finish(dag)
 
 
+@pytest.mark.parametrize("held", [0, 1])
+async def test_many_acks_of_two_dags_wait_for_either(patient: Folding, held: int) -> None:
+    """That one of them is locked at once says nothing of the other."""
+    dags = [
+        await patient.dags.create({**{f"{name}{n}": [] for n in range(20)}, f"{name}-last": [f"{name}0"]})
+        for name in "ab"
+    ]
+    taken = (await patient.take()).values()
+    async with locked(patient.dags, dags[held]) as until_locked:
+        acking = asyncio.create_task(patient.queue.ack(*taken))
+        await until_locked(1)
+    assert set(await acking) == {"acked"}
+    assert await patient.completions() == 0
+    for dag in dags:
+        await patient.finish(dag)
+
+
 async def test_many_acks_do_not_wait_long(folding: Folding) -> None:
     dag = await folding.dags.create({f"n{n}": [] for n in range(40)})
     other = await folding.dags.create({**{f"m{n}": [] for n in range(40)}, "last": ["m0"]})
