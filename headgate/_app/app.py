@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
-from typing import Any, Concatenate, Final, NoReturn, TypeVar, cast, overload
+from typing import Any, Concatenate, Final, NoReturn, TypeVar, Unpack, cast, overload
 
 from headgate import wire
 from headgate._app.call import AddOptions, JobCall
@@ -36,8 +36,9 @@ from headgate._app.worker import AppWorker
 from headgate._calls.elements import BackoffSpec
 from headgate._calls.verbs import present
 from headgate._client.blocking.client import Client
-from headgate._worker.deciders import W
+from headgate._worker.deciders import W, WorkflowOptions, decorator
 from headgate._worker.job import Handler, Job
+from headgate._worker.task import check_topic
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Handler)
@@ -80,7 +81,7 @@ class App(Sender):
         self.codecs: Mapping[type[Any], Codec] = codecs or {}
         self.versions: dict[tuple[str, int], JobFunction[..., Any, ..., Any]] = {}
         self.tasks: list[tuple[str, Handler, dict[str, Any]]] = []
-        self.deciders: list[tuple[str, Callable[..., Any], dict[str, Any]]] = []
+        self.deciders: list[tuple[str, Callable[..., Any], WorkflowOptions]] = []
         self.schedules: dict[str, Every] = {}
         self.unknown_after_s = unknown_after_s
         self._lifespan = lifespan
@@ -216,6 +217,7 @@ class App(Sender):
 
     def task(self, topic: str, **options: Any) -> Callable[[F], F]:
         """Handle items of a topic, as `Worker.task` does, in the same worker as the functions."""
+        check_topic(topic)
 
         def register(handler: F) -> F:
             self.tasks.append((topic, handler, options))
@@ -223,14 +225,18 @@ class App(Sender):
 
         return register
 
-    def workflow(self, type: str, **options: Any) -> Callable[[W], W]:
+    @overload
+    def workflow(self, type: W, /) -> W: ...
+    @overload
+    def workflow(self, type: str | None = None, **options: Unpack[WorkflowOptions]) -> Callable[[W], W]: ...
+    def workflow(self, type: Any = None, **options: Unpack[WorkflowOptions]) -> Any:
         """Run workflows of a type, as `Worker.workflow` does, in the same worker as the functions."""
 
-        def register(function: W) -> W:
-            self.deciders.append((type, function, options))
+        def register(name: str, function: W) -> W:
+            self.deciders.append((name, function, options))
             return function
 
-        return register
+        return decorator(type, register)
 
     def lifespan(self, function: Lifespan) -> Lifespan:
         """Decorates the async generator function that makes what the functions share in a worker."""

@@ -54,8 +54,8 @@ class AppWorker(Worker):
             self.task(topic, slots=min(slots, BATCH_MAX), lease_s=min(leases, default=None))(runner.run)
         for topic, handler, settings in app.tasks if only is None else ():
             self.task(topic, **settings)(handler)
-        for type, workflow, settings in app.deciders if only is None else ():
-            self.workflow(type, **settings)(workflow)
+        for type, workflow, how in app.deciders if only is None else ():
+            self.workflow(type, **how)(workflow)
 
     async def run(self, *, signals: bool = True) -> None:
         """Work until `stop` or a signal, with what the app's lifespan makes."""

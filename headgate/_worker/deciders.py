@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 from headgate._calls import run_verbs, verbs
 from headgate._worker.job import Job
@@ -25,6 +25,32 @@ TOPIC: Final = "wf/"
 PINNED_TOPIC: Final = "wfv/"
 
 _is_version = re.compile(WORKFLOW_VERSION_PATTERN).fullmatch
+
+
+class WorkflowOptions(TypedDict, total=False):
+    """What `Worker.workflow` takes beside the type."""
+
+    version: str | None
+    only_pinned: bool
+    slots: int
+    lease_s: float | None
+    replay_rate: float
+
+
+def decorator(type: Any, register: Callable[[str, W], W]) -> Any:
+    """What registers a function as workflow of the type, or of its own name; or the function, registered, where it
+    stands in the type's place: the decorator has no parentheses.
+
+    Raises:
+        TypeError: what it decorates is no `async def`.
+    """
+
+    def decorate(function: W) -> W:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"a workflow is an `async def`, which {function!r} is not")
+        return register(type if isinstance(type, str) else function.__name__, function)
+
+    return decorate if type is None or isinstance(type, str) else decorate(type)
 
 
 _OUTPUT: Final = re.compile(r"/results/(\d+)/output")
@@ -104,10 +130,7 @@ class Deciders:
 
         Raises:
             ValueError: the type, or this version of it, has a function already; or that is no version.
-            TypeError: it is no `async def`.
         """
-        if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"a workflow is an `async def`, which {function!r} is not")
         if version is not None and not _is_version(version):
             raise ValueError(f"{version!r} is no version: 1 to 64 letters, digits and . _ -")
         if only_pinned and version is None:

@@ -28,6 +28,24 @@ def check_options(wait_s: float, prefetch: int | None, processes: int, metrics_p
     check_prefetch(prefetch)
 
 
+def check_topic(topic: object) -> None:
+    """Raises TypeError for a function: of a decorator without its parentheses."""
+    if not isinstance(topic, str):
+        raise TypeError(
+            f"a task is of a topic, as in task({getattr(topic, '__name__', 'mail')!r}), not of {topic!r}"
+        )
+
+
+def check_task(topic: object, slots: int, max_attempts: int, prefetch: int | None) -> None:
+    """Raises ValueError, or TypeError, for what no task may have."""
+    check_topic(topic)
+    if not 1 <= slots <= BATCH_MAX:
+        raise ValueError(f"slots must be 1 to {BATCH_MAX}")
+    if max_attempts < 0:
+        raise ValueError("max_attempts must not be negative; 0 is no end")
+    check_prefetch(prefetch)
+
+
 def check_prefetch(prefetch: int | None) -> None:
     """Raises ValueError for one that no worker may have."""
     if prefetch is not None and not 0 <= prefetch < BATCH_MAX:

@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack, overload
 
 from headgate._backoff import pause_s
 from headgate._calls.elements import Leased
@@ -35,7 +35,7 @@ from headgate._client.aio.client import AsyncClient
 from headgate._client.blocking.client import Client
 from headgate._worker import supervisor
 from headgate._worker.bridge import beside, client_like
-from headgate._worker.deciders import Deciders, W
+from headgate._worker.deciders import Deciders, W, WorkflowOptions, decorator
 from headgate._worker.job import Ending, Handler, Job, run_handler, traced, verdict_of, verdict_of_error
 from headgate._worker.job_logs import JobLogs
 from headgate._worker.leases import Leases
@@ -43,7 +43,7 @@ from headgate._worker.metrics import WorkerMetrics
 from headgate._worker.presence import Presence
 from headgate._worker.settler import Settler, Verdict
 from headgate._worker.signals import on_signals
-from headgate._worker.task import Task, check_options, check_prefetch, in_loop
+from headgate._worker.task import Task, check_options, check_task, in_loop
 from headgate.errors import (
     BadRequest,
     Conflict,
@@ -146,11 +146,7 @@ class Worker:
         `prefetch` is how many items may wait here for a slot while others work; by default the worker's, else as
         many as handlers will begin within a moment.
         """
-        if not 1 <= slots <= BATCH_MAX:
-            raise ValueError(f"slots must be 1 to {BATCH_MAX}")
-        if max_attempts < 0:
-            raise ValueError("max_attempts must not be negative; 0 is no end")
-        check_prefetch(prefetch)
+        check_task(topic, slots, max_attempts, prefetch)
         ahead = self.prefetch if prefetch is None else prefetch
         if ahead is not None:
             ahead = min(ahead, BATCH_MAX - slots)
@@ -163,18 +159,22 @@ class Worker:
 
         return register
 
+    @overload
+    def workflow(self, type: W, /) -> W: ...
+    @overload
+    def workflow(self, type: str | None = None, **options: Unpack[WorkflowOptions]) -> Callable[[W], W]: ...
     def workflow(
         self,
-        type: str,
+        type: Any = None,
         *,
         version: str | None = None,
         only_pinned: bool = False,
         slots: int = 8,
         lease_s: float | None = None,
         replay_rate: float = 0.0,
-    ) -> Callable[[W], W]:
-        """Run workflows of `type` with this async function, up to `slots` at a time; it gets a `Workflow`, and its
-        input. Runs that wait take no slot; up to a hundred stay for a moment. See `headgate.workflow`.
+    ) -> Any:
+        """Run workflows of `type`, by default the function's name, with this async function, up to `slots` at a
+        time; it gets a `Workflow`, and its input. Runs that wait take no slot; up to a hundred stay for a moment.
 
         `version` names the code: it takes runs that are pinned to it, up to as many at a time, and those that are
         pinned to none; with `only_pinned` not those, so that old code ends what it began.
@@ -186,15 +186,15 @@ class Worker:
             ValueError: the type, or this version of it, has a function already.
         """
 
-        def register(function: W) -> W:
+        def register(name: str, function: W) -> W:
             handlers = self._deciders.add(
-                type, function, version, only_pinned=only_pinned, replay_rate=replay_rate
+                name, function, version, only_pinned=only_pinned, replay_rate=replay_rate
             )
             for topic, decide in handlers.items():
                 self.task(topic, slots=slots, lease_s=lease_s, max_attempts=0)(decide)
             return function
 
-        return register
+        return decorator(type, register)
 
     def main(self) -> None:
         """Run until a signal, in an event loop of its own; with `processes`, start this program in so many.

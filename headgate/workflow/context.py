@@ -292,6 +292,8 @@ class Workflow:
         Raises:
             NodeFailed: the graph has failed, or was cancelled.
         """
+        if not hasattr(dag, "within"):
+            raise TypeError(f"a workflow awaits a Dag, or that of an App's flow, flow.dag(); not {dag!r}")
         text = canonical({"dag": dag.within()}, "this graph")
         return self._run.ask_and_wait("sub", f"dag:{dag.name or 'dag'}", text, _place())
 

@@ -57,7 +57,7 @@ class AsyncWorkflows:
         body = {
             "type": type,
             "input": input,
-            "id": id or _new_id(),
+            "id": _new_id() if id is None else id,
             "request_id": _new_id(),
             **present(version=version, deadline_s=deadline_s, priority=priority, metadata=metadata, reuse=reuse),
         }
@@ -168,7 +168,7 @@ class AsyncWorkflowHandle:
             Conflict: the run is over.
             OverQuota: it has as many unread signals as it may.
         """
-        body = {"name": name, "data": data, "id": id or _new_id()}
+        body = {"name": name, "data": data, "id": _new_id() if id is None else id}
         return await self._client._send(self._call(run_verbs.SIGNAL, Accepted.model_validate, body=body))
 
     async def update(
@@ -183,7 +183,7 @@ class AsyncWorkflowHandle:
             OverQuota: it has as many unread signals as it may.
         """
         sent_s = round(min(wait_s, wire.WAIT_S_MAX), 3)
-        body = {"name": name, "data": data, "id": id or _new_id(), "wait_s": sent_s}
+        body = {"name": name, "data": data, "id": _new_id() if id is None else id, "wait_s": sent_s}
         call = self._call(run_verbs.UPDATE, RunUpdate.model_validate, body=body, wait_s=sent_s)
         return await self._client._send(call)
 
@@ -291,7 +291,7 @@ class AsyncWorkflowHandle:
 
 def _named(id: str | None = None, **fields: Any) -> dict[str, Any]:
     """The body of a call that is known by its id when it is sent again."""
-    return {"id": id or _new_id(), **present(**fields)}
+    return {"id": _new_id() if id is None else id, **present(**fields)}
 
 
 def _new_id() -> str:

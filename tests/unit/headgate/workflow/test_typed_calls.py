@@ -118,6 +118,7 @@ def test_results_that_are_marked_are_opened() -> None:
         (lambda wf: wf.call(total.call([1]), max_attempts=2), "charge.options(max_attempts=5).call"),
         (lambda wf: wf.call(total), "a function's call, like charge.call(cents=250)"),
         (lambda wf: wf.call(app.flow("pack")), "a function's call, like charge.call(cents=250)"),
+        (lambda wf: wf.dag(app.flow("pack")), "flow.dag()"),
         (lambda wf: wf.call(total.call([total.call([1])])), "await that one first"),
         (lambda wf: wf.call(app.flow("pack").map(total, [[1]])), "await wf.dag(flow.dag())"),
         (lambda wf: wf.call(total.options(key="k").call([1])), "no option 'key'"),

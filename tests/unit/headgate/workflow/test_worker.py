@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate import App, AppWorker, AsyncClient, Client, Conflict, NodeFailed, Worker, Workflow
+from headgate import App, AppWorker, AsyncClient, Client, Conflict, Job, NodeFailed, Worker, Workflow
 from headgate._http.transport import RetryPolicy
 from headgate.testing import replay
 from headgate.workflow.local.memory import MemoryRun
@@ -180,6 +180,33 @@ async def test_what_is_no_deciders_delivery_is_dead() -> None:
         worker.workflow("other")(len)
 
 
+@pytest.mark.parametrize("of", [App("shop"), Worker(Client())])
+def test_a_workflow_without_a_type_has_its_functions_name(of: App | Worker) -> None:
+    @of.workflow
+    async def bare(wf: Workflow, _: Any) -> int:
+        return 1
+
+    @of.workflow(version="2")
+    async def empty(wf: Workflow, _: Any) -> int:
+        return 2
+
+    assert (bare.__name__, empty.__name__) == ("bare", "empty"), "the functions themselves"
+    worker = AppWorker(of) if isinstance(of, App) else of
+    assert set(worker._tasks) == {"wf/bare", "wf/empty", "wfv/2/empty"}
+    with pytest.raises(TypeError, match="is an `async def`"):
+        of.workflow(len)
+    with pytest.raises(TypeError, match="is an `async def`"):
+        of.workflow("other")(len)
+
+
+@pytest.mark.parametrize("of", [App("shop"), Worker(Client())])
+def test_a_task_without_a_topic_is_refused_and_not_dropped(of: App | Worker) -> None:
+    def mail(job: Job) -> None: ...
+
+    with pytest.raises(TypeError, match=r"task\('mail'\)"):
+        of.task(mail)  # type: ignore[arg-type]
+
+
 async def test_an_app_runs_workflows_beside_its_functions() -> None:
     app = App("shop")
     app.workflow("order", slots=2)(order)
@@ -234,6 +261,14 @@ def test_a_run_is_started_signalled_and_waited_for() -> None:
     )
     (signal,) = service.asked("/workflows/order-17/signals")
     assert (signal["name"], signal["data"]) == ("approval", {"by": "ada"}) and signal["id"].startswith("sdk-")
+
+
+def test_an_id_that_is_empty_is_sent_as_it_is_and_not_replaced() -> None:
+    service = Service(lambda _m, path, _b: {"status": "accepted"} if path.endswith("/signals") else RUN)
+    client = Client(dag_url="http://d", queue_url="http://q", namespace="shop", transport=service)
+    run = client.workflows.start("order", id="")
+    run.signal("approval", id="")
+    assert [body["id"] for _, _, body in service.calls] == ["", ""], "the service refuses it"
 
 
 def test_each_verb_of_a_run_has_its_path() -> None:
