@@ -111,8 +111,10 @@ class RunUpdate(Response):
 
 class StartWorkflow(Request):
     """A run to begin. Without an `id` one is made. `reuse` says whether the id of a run that is over may have
-    another one; `signal` is told in the same transaction. With a `version` only workers of that one go on with
-    the run. The same `request_id` again begins no other run, also where that one is over."""
+    another one, else 409 `id_in_use`. Without `reuse` it may after one that failed or was cancelled, and the same
+    type and input again answer the one that has succeeded. `signal` is told in the same transaction. With a
+    `version` only workers of that one go on with the run. The same `request_id` again begins no other run, also
+    where that one is over."""
 
     type: WorkflowType
     id: PathName | None = None
@@ -121,7 +123,7 @@ class StartWorkflow(Request):
     deadline_s: Annotated[float, Field(gt=0, le=TTL_S_MAX)] | None = None
     priority: Priority = 0
     metadata: JsonObject | None = None
-    reuse: Literal["never", "failed", "always"] = "failed"
+    reuse: Literal["never", "failed", "always"] | None = None
     signal: SignalSpec | None = None
     request_id: PathName | None = None
 

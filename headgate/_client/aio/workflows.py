@@ -45,7 +45,8 @@ class AsyncWorkflows:
         """Start a run, or find the living one of this id; `existing` of the handle tells which.
 
         Without an id one is made here, so that the call may be sent again. `reuse` says whether the id of a run
-        that is over may have another: never, after one that failed (the default), always. `signal` is a name and
+        that is over may have another: never, after one that failed, always. Without it, after one that failed, and
+        the same type and input again find the one that succeeded. `signal` is a name and
         data, sent in the same transaction, or to the run that is there. With a `version` only workers of that one
         go on with the run.
 

@@ -99,9 +99,12 @@ async def wait(
 
 
 @router.get(_ONE + "/history", response_model=wire.RunHistory, operation_id="workflow_history")
-async def history(ns: NamespaceOf, workflow: str, duties: OrchestratorOf, after: After = 0) -> Response:
-    """A page of the run's events behind `after`; `more` says whether there is another."""
-    found = await duties.runs.history_of(ns, path_name("workflow", workflow), after)
+async def history(
+    ns: NamespaceOf, workflow: str, duties: OrchestratorOf, after: After = 0, wait_s: WaitS = 0.0
+) -> Response:
+    """A page of the run's events behind `after`, where there are none after up to `wait_s`; `more` says whether
+    there is another."""
+    found = await duties.runs.history_of(ns, path_name("workflow", workflow), after, wait_s)
     return json_response(run_views.history_view(found))
 
 

@@ -136,9 +136,9 @@ class RunReader:
                     return found
                 await _or_timeout(watch.event, min(left_s, self._settings.watch_s))
 
-    async def history_of(self, namespace: str, workflow_id: str, after: int) -> History:
+    async def history_of(self, namespace: str, workflow_id: str, after: int, wait_s: float = 0.0) -> History:
         """The same, of the run that an id means."""
-        return await self.history(namespace, await self._dag_of(namespace, workflow_id), after)
+        return await self.history(namespace, await self._dag_of(namespace, workflow_id), after, wait_s)
 
     async def _page(self, shard: Shard, namespace: str, dag_id: str, after: int) -> History:
         # The run first: what it has seen is then not beyond the events that are read.

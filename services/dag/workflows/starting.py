@@ -129,10 +129,10 @@ class Starter:
         is_type = found.type == wanted.type
         if is_type and wanted.request and await store.runs.was_started_by(tx, dag_id, wanted.request):
             return Started(dag_id, existing=True, over=True)
-        if wanted.reuse == "always" or (wanted.reuse == "failed" and found.state in ("failed", "cancelled")):
+        if wanted.reuse == "always" or (wanted.reuse != "never" and found.state in ("failed", "cancelled")):
             return None
-        if (found.type, found.input) == (wanted.type, wanted.input):
-            return Started(dag_id, existing=True, over=True)  # the same call again
+        if wanted.reuse is None and (found.type, found.input) == (wanted.type, wanted.input):
+            return Started(dag_id, existing=True, over=True)  # the same call again, as far as can be told
         raise IdInUse(f"the run of this id has {found.state}, and `reuse` allows no other")
 
     async def begin(

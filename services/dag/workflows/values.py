@@ -120,8 +120,8 @@ class Replacing(NamedTuple):
 
 
 class NewRun(NamedTuple):
-    """A run to begin; `input` and `metadata` are JSON text. `reuse`: when an id may have another run. The same
-    `request` again begins no other one."""
+    """A run to begin; `input` and `metadata` are JSON text. `reuse`: when an id may have another run; None: after
+    one that failed, and the same again is the same call. The same `request` again begins no other one."""
 
     type: str
     workflow_id: str
@@ -130,7 +130,7 @@ class NewRun(NamedTuple):
     deadline_s: float | None = None
     priority: int = 0
     metadata: str | None = None
-    reuse: str = "failed"
+    reuse: str | None = None
     signal: Signal | None = None
     request: str | None = None
 

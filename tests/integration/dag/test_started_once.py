@@ -1,5 +1,6 @@
 """A run is begun once by each call that asks for it, whatever has become of it when the call comes again."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -104,3 +105,24 @@ async def test_a_start_that_code_asks_for_and_that_is_carried_again_begins_no_ot
     shown = (await runs.world.http.get(f"{RUNS}/part-1")).json()
     assert (shown["run"], shown["state"]) == (part.dag, "failed")
     await part.close()
+
+
+async def test_reuse_decides_where_it_is_said_and_else_the_same_again_is_the_same_call(runs: DagRuns) -> None:
+    _, runs.dag = await start(runs, None)
+    await end(runs, "succeeded", output=7)
+    before = await dump(runs.world)
+    for reuse in ("never", "failed"):
+        body = {"type": TYPE, "id": runs.id, "reuse": reuse, "request_id": "another-call"}
+        answer = await runs.world.http.post(RUNS, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (409, "id_in_use"), reuse
+    assert await start(runs, None) == (200, runs.dag)
+    assert await dump(runs.world) == before
+
+
+async def test_a_history_waits_for_what_is_behind_an_event(runs: DagRuns) -> None:
+    _, runs.dag = await start(runs, None)
+    reading = asyncio.create_task(runs.world.http.get(f"{RUNS}/{runs.id}/history?after=1&wait_s=20"))
+    done, _ = await asyncio.wait([reading], timeout=0.05)
+    assert not done
+    await runs.signal("go", 1)
+    assert [event["kind"] for event in (await reading).json()["events"]] == ["signal"]
