@@ -59,6 +59,8 @@ _FORBIDDEN: Final[dict[Any, str]] = {
     os.stat: _FILES,
     socket.getaddrinfo: _NET,
     socket.gethostname: _NET,
+    os.system: _PROCESS,
+    **{getattr(os, name): _PROCESS for name in ("fork", "posix_spawn") if hasattr(os, name)},
 }
 _SHARED: Final = random._inst
 # Methods of every `random.Random`, but for the run's own.

@@ -61,9 +61,7 @@ class Replay:
         self.loop = new_loop(self._start_timer, self._drop_timer)
         self.id = self.run = self.type = ""
         self.version: str | None = None
-        self.last = 0
-        self.told = 0
-        self.told_count = 0
+        self.last = self.told = self.told_count = 0
         self.end: Command | None = None
         self.started: datetime
         self.now: datetime
@@ -85,12 +83,14 @@ class Replay:
 
     # Events in
 
-    def feed(self, event: Event) -> list[Command]:
-        """Tell one event; what the code asks for because of it.
+    def feed(self, event: Event | Mapping[str, Any]) -> list[Command]:
+        """Tell one event, which may be as a history's JSON has it; what the code asks for because of it.
 
         Raises:
             TurnFailed: the code and the history part, or the code cannot be replayed.
         """
+        if not isinstance(event, Event):
+            event = Event.parse(event)
         if event.event <= self.last:
             raise UnknownEvent(f"event {event.event} came after event {self.last}")
         self.last = event.event
@@ -115,7 +115,7 @@ class Replay:
             self._unrecorded.add(event.event, made)
         return list(made.values())
 
-    def feed_all(self, events: Iterable[Event]) -> list[Command]:
+    def feed_all(self, events: Iterable[Event | Mapping[str, Any]]) -> list[Command]:
         """Tell several events; what is asked for beyond the record.
 
         Raises:

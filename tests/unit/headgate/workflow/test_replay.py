@@ -60,6 +60,16 @@ def test_every_prefix_of_every_history_replays_to_the_recorded_commands(name: st
             run.close()
 
 
+def test_an_event_may_be_fed_as_json_has_it() -> None:
+    history = CASES["chain"]().history
+    run = Replay(CASES["chain"]().function, markers=markers_of(history))
+    made = [command.identity for event in history for command in run.feed(json.loads(json.dumps(event.body())))]
+    assert set(made) == set().union(*recorded(history).values())
+    with pytest.raises(UnknownEvent):
+        run.feed({"event": run.last + 1})
+    run.close()
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_order_of_every_case_replays_after_a_crash_at_each_event(name: str) -> None:
     found = explore(CASES[name](), seeds=(seeds := examples(10, nightly=25)))
