@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 from headgate._calls import run_verbs, verbs
 from headgate._worker.job import Job
 from headgate._worker.task import Task
-from headgate.errors import BadRequest, Conflict, Fail, Invalid, NotFound, TooLarge
+from headgate.errors import BadRequest, Conflict, Fail, Forbidden, Invalid, NotFound, TooLarge
 from headgate.wire.names import WORKFLOW_VERSION_PATTERN
 from headgate.workflow.driving.driver import TURN_WAIT_S, Driver, Resting
 from headgate.workflow.errors import TurnRefused
+from headgate.workflow.lines import takes_input
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Turn, TurnAnswer, TurnLost
 
 if TYPE_CHECKING:
@@ -42,12 +43,18 @@ def decorator(type: Any, register: Callable[[str, W], W]) -> Any:
     stands in the type's place: the decorator has no parentheses.
 
     Raises:
-        TypeError: what it decorates is no `async def`.
+        TypeError: what it decorates is no `async def`, or cannot be called with a `Workflow` and one input.
     """
 
     def decorate(function: W) -> W:
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"a workflow is an `async def`, which {function!r} is not")
+        try:
+            inspect.signature(function).bind(*(None, None) if takes_input(function) else (None,))
+        except TypeError as unfit:
+            raise TypeError(
+                f"a workflow is given a Workflow and one input: {function.__name__}() has {unfit}"
+            ) from None
         return register(type if isinstance(type, str) else function.__name__, function)
 
     return decorate if type is None or isinstance(type, str) else decorate(type)
@@ -86,7 +93,7 @@ class RestRuns:
             return await self._client._send(call)
         except NotFound as error:
             raise RunFinished(f"the run is gone: {error}") from error
-        except (BadRequest, Invalid, TooLarge) as error:
+        except (BadRequest, Forbidden, Invalid, TooLarge) as error:
             # Sent again it would be refused again; mended code asks for something else.
             places = ((_OUTPUT.fullmatch(fault.pointer or ""), fault.detail) for fault in error.errors)
             raise TurnRefused(str(error), {int(place[1]): why for place, why in places if place}) from error

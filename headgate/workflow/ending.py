@@ -1,6 +1,7 @@
 """How a run's code has ended."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,13 @@ from headgate.workflow.commands import Command, canonical
 from headgate.workflow.context import ContinueAsNew
 from headgate.workflow.errors import Nondeterministic, Refused
 from headgate.workflow.lines import last_line, raised_at, text_of
+
+
+def check_ended_task(error: SystemExit | KeyboardInterrupt) -> None:
+    """Returns where it is the code's own and has ended its task; raises a Ctrl-C again, which Python tells to the
+    main thread alone."""
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
 
 
 def end_of(function: Callable[..., Any], main: "asyncio.Task[Any]", told: int) -> Command:

@@ -25,7 +25,7 @@ from headgate.workflow.asked import Asked, Decoded, RunNode
 from headgate.workflow.collector import collector_paused
 from headgate.workflow.commands import Command, Place, canonical
 from headgate.workflow.context import TIMER, Workflow, refuse_outside
-from headgate.workflow.ending import end_of
+from headgate.workflow.ending import check_ended_task, end_of
 from headgate.workflow.errors import HistoryChanged, Mismatch, Nondeterministic, Refused, UnknownEvent
 from headgate.workflow.events import ENDS, NODES, RECORDS, RESET, Event
 from headgate.workflow.lines import last_line, takes_input, user_place, where_waits
@@ -284,8 +284,8 @@ class Replay:
         while True:
             try:
                 return self.loop.run()
-            except SystemExit:  # its task has ended with it
-                continue
+            except (SystemExit, KeyboardInterrupt) as error:
+                check_ended_task(error)
 
     # What the code asks for; called by its `Workflow`
 

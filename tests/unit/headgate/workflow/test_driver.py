@@ -214,6 +214,14 @@ async def test_code_that_parts_from_its_history_writes_nothing_and_goes_on_when_
     assert run.output == OUTPUT and run.stuck is None
 
 
+async def test_an_interrupt_that_code_raises_ends_its_run_and_not_the_worker(service: Service) -> None:
+    async def interrupts(wf: Workflow, cart: str) -> None:
+        raise KeyboardInterrupt
+
+    await to_the_end(service, driver_of(service, interrupts))
+    assert (service.run.state, str(service.run.error).splitlines()[-1]) == ("failed", "KeyboardInterrupt")
+
+
 async def test_an_unknown_type_is_stuck_not_lost(service: Service) -> None:
     await Driver({}, service).work("order", service.run.lease)
     assert service.run.stuck is not None and service.run.stuck["code"] == "unknown_workflow"

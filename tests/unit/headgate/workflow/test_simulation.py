@@ -1,6 +1,7 @@
 """What a test of a workflow can say, and what it is told."""
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,14 @@ def test_an_exit_ends_the_run_and_nothing_else() -> None:
     done = simulate(exits)
     assert (done.state, done.published) == ("failed", {"a": 1})
     assert str(done.error).endswith("SystemExit: 3\n")
+
+
+def test_a_ctrl_c_ends_the_test_and_not_the_run() -> None:
+    async def waits(wf: Workflow) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(waits).run()
 
 
 def test_continuing_is_for_the_first_task_only() -> None:

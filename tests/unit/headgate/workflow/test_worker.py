@@ -136,6 +136,26 @@ async def test_code_of_a_version_has_runs_of_it_and_those_of_none() -> None:
     assert set(worker._tasks) == {"wf/order", "wfv/3/order", "wfv/2/order"}
 
 
+class Forbidding(WorkflowService):
+    """Forbids what code asks for, such as an item of a topic of the system's."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/turn") and "stuck" not in json.loads(await request.aread()):
+            return problem(403, "forbidden")
+        return await super().handle_async_request(request)
+
+    def turn(self, body: dict[str, Any]) -> TurnAnswer:
+        answer = super().turn(body)
+        self.ended.set()
+        return answer
+
+
+async def test_a_run_whose_turn_is_forbidden_is_stuck_and_says_why() -> None:
+    service = Forbidding(MemoryRun("order", ["book"]))
+    await driven(service)
+    assert service.run.stuck is not None and service.run.stuck["code"] == "turn_refused"
+
+
 async def test_a_run_is_replayed_before_its_turns_where_its_worker_is_told_to() -> None:
     calls = 0
 
@@ -197,6 +217,17 @@ def test_a_workflow_without_a_type_has_its_functions_name(of: App | Worker) -> N
         of.workflow(len)
     with pytest.raises(TypeError, match="is an `async def`"):
         of.workflow("other")(len)
+
+
+async def two_inputs(wf: Workflow, a: int, b: int) -> None: ...
+async def no_workflow() -> None: ...
+async def keyword(wf: Workflow, *, a: int) -> None: ...
+
+
+@pytest.mark.parametrize("function", [two_inputs, no_workflow, keyword])
+def test_a_workflow_that_cannot_be_called_is_refused_where_it_is_decorated(function: Any) -> None:
+    with pytest.raises(TypeError, match="is given a Workflow and one input"):
+        App("shop").workflow(function)
 
 
 @pytest.mark.parametrize("of", [App("shop"), Worker(Client())])
