@@ -17,21 +17,29 @@ from headgate.errors import JobFailed, RemoteTraceback
 
 _RECORD_CHARS_MAX: Final = 1_500
 _SAID_CHARS_MAX: Final = 500
+_PARTS_MAX: Final = 20  # of a group
 
 
 def text_of(error: BaseException) -> str:
     """An exception as an item's error."""
+    record = _record(error)
+    line = json.dumps(record)
+    if len(line) > _RECORD_CHARS_MAX:
+        line = json.dumps({"type": record["type"], "args": [_said(error)[: _RECORD_CHARS_MAX // 2]]})
+    trace = "".join(traceback.format_exception(*traced(error)))
+    return f"{line}\n{trace[-(ERROR_CHARS_MAX - len(line) - 1) :]}"
+
+
+def _record(error: BaseException) -> dict[str, Any]:
     kind, said = type(error), _said(error)
     record: dict[str, Any] = {"type": f"{kind.__module__}:{kind.__qualname__}", "args": _jsonable(_args(error))}
     if record["args"] != [said]:
         record["said"] = said[:_SAID_CHARS_MAX]
+    if isinstance(error, ExceptionGroup) and len(error.exceptions) <= _PARTS_MAX:  # of a TaskGroup, mostly
+        record["parts"] = [_record(part) for part in error.exceptions]
     if state := {name: value for name, value in vars(error).items() if _fits(value)}:
         record["state"] = state
-    line = json.dumps(record)
-    if len(line) > _RECORD_CHARS_MAX:
-        line = json.dumps({"type": record["type"], "args": [said[: _RECORD_CHARS_MAX // 2]]})
-    trace = "".join(traceback.format_exception(*traced(error)))
-    return f"{line}\n{trace[-(ERROR_CHARS_MAX - len(line) - 1) :]}"
+    return record
 
 
 def _said(error: BaseException) -> str:
@@ -43,6 +51,8 @@ def _said(error: BaseException) -> str:
 
 def _args(error: BaseException) -> tuple[Any, ...]:
     """What it is made of: an OSError keeps its file apart from its `args`."""
+    if isinstance(error, ExceptionGroup):
+        return (error.message,)
     if isinstance(error, OSError):
         made: Any = OSError.__reduce__(error)
         return tuple(made[1])
@@ -68,16 +78,23 @@ def raised_by(text: str | None, where: str) -> BaseException:
     head, _, trace = (text or "").partition("\n")
     try:
         record = json.loads(head)
-        name, args = record["type"], record["args"]
-    except (ValueError, TypeError, KeyError):
+        error = _raised(record, where, trace)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return JobFailed(f"{where} failed: {text or 'nobody said why'}", error=text)
-    said = str(record["said"] if "said" in record else "".join(map(str, args)))
-    error = _made(str(name), args, record.get("state") or {}, said)
-    if error is None:
-        kind = str(name).rpartition(":")[2]
-        error = JobFailed(f"{where} failed: {kind}{': ' if said else ''}{said}", error=trace)
     error.__cause__ = RemoteTraceback(trace or head)
     error.add_note(f"raised in {where}")
+    return error
+
+
+def _raised(record: dict[str, Any], where: str, trace: str) -> BaseException:
+    name, args = str(record["type"]), list(record["args"])
+    said = str(record["said"] if "said" in record else "".join(map(str, args)))
+    if parts := record.get("parts"):
+        args.append([_raised(part, where, "") for part in parts])
+    error = _made(name, args, record.get("state") or {}, said)
+    if error is None:
+        kind = name.rpartition(":")[2]
+        error = JobFailed(f"{where} failed: {kind}{': ' if said else ''}{said}", error=trace)
     return error
 
 

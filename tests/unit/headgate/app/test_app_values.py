@@ -17,7 +17,7 @@ import pytest
 
 import headgate
 from headgate import App, Invalid, JobFailed, WrongArguments
-from headgate._app.failures import raised_by
+from headgate._app.failures import raised_by, text_of
 
 # No text, text, and text that is base64 of something else.
 BINARY = (b"\xff\x00\xfe", b"", b"text", b"abcd")
@@ -162,7 +162,7 @@ def test_a_cancellation_of_its_own_ends_a_job_as_any_exception_does(function: An
 @pytest.mark.parametrize(
     ("what", "kind", "said"),
     [
-        ("group", JobFailed, r"ExceptionGroup: two of them \(2 sub-exceptions\)$"),
+        ("group", ExceptionGroup, r"two of them \(2 sub-exceptions\)$"),
         ("file", FileNotFoundError, r"No such file or directory: '/there/is/none'$"),
         ("bytes", JobFailed, r"UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0"),
         ("lines", JobFailed, r"Unusual: first line\nsecond line$"),
@@ -290,3 +290,32 @@ async def numbers_as_they_come() -> Any:
 def test_a_definition_that_cannot_be_meant_is_refused(function: Any, settings: Any, said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=re.escape(said)):
         App("odd").job(name="odd", **settings)(function)
+
+
+def test_a_group_is_raised_as_one_with_its_exceptions() -> None:
+    class Here(Exception): ...
+
+    told = ExceptionGroup(
+        "g", [ValueError("v"), ExceptionGroup("h", [KeyError("k"), OSError(2, "no", "f")]), Here("x")]
+    )
+    group = raised_by(text_of(told), "job 'pay'")
+    assert isinstance(group, ExceptionGroup) and group.message == "g"
+    value, inner, here = group.exceptions
+    assert repr(value) == "ValueError('v')" and isinstance(here, JobFailed) and "Here: x" in str(here)
+    assert isinstance(inner, ExceptionGroup) and [type(part) for part in inner.exceptions] == [
+        KeyError,
+        FileNotFoundError,
+    ]
+    assert "Here" in str(group.__cause__), "the whole traceback"
+
+
+@pytest.mark.parametrize("parts", [21, 9])
+def test_a_group_that_is_too_large_to_be_told_is_told_as_text(parts: int) -> None:
+    failed = raised_by(text_of(ExceptionGroup("g", [ValueError("v" * 200)] * parts)), "job 'pay'")
+    assert isinstance(failed, JobFailed) and f"g ({parts} sub-exceptions)" in str(failed)
+
+
+@pytest.mark.parametrize("parts", [3, ["x"], [{}], [{"type": "builtins:ValueError", "args": 3}]])
+def test_a_group_that_another_has_written_is_told_as_it_is(parts: Any) -> None:
+    text = json.dumps({"type": "builtins:ExceptionGroup", "args": ["g"], "parts": parts})
+    assert isinstance(raised_by(text, "job 'pay'"), JobFailed)
