@@ -411,8 +411,8 @@ MUTATIONS = (
         "sweep-remembers-no-completions",
         "what the DAG service has acked is not remembered, as nobody cancels it",
         _LEASES,
-        "AND namespace_id <> (SELECT namespace_id FROM namespace WHERE name = '_dag')\n",
-        "\n",
+        "WHERE namespace_id <> (SELECT namespace_id FROM namespace WHERE name = '_dag')\n",
+        "WHERE true\n",
         (
             "contract/test_queue_revive_cancel.py::test_an_acked_items_id_is_remembered_no_longer_than_it_may_be_new",
         ),

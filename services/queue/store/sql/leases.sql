@@ -184,40 +184,46 @@ sized AS (
     SELECT place, namespace_id, claimed_at, ids, row_number() OVER served AS nth,
         sum(cardinality(ids)) OVER served - cardinality(ids) AS ids_before
     FROM locked WINDOW served AS (ORDER BY turn, had_its_turn, namespace_id ROWS UNBOUNDED PRECEDING)),
-named AS MATERIALIZED (
-    SELECT sized.place, sized.namespace_id, sized.nth, member.id, member.position, living.is_living
-    FROM sized CROSS JOIN LATERAL unnest(sized.ids) WITH ORDINALITY AS member(id, position)
-    LEFT JOIN LATERAL (
-        SELECT true AS is_living FROM item
-        WHERE item.id = member.id AND item.enqueued_at <= sized.claimed_at OFFSET 0) AS living ON true
+looked AS MATERIALIZED (
+    SELECT sized.place, sized.namespace_id, sized.nth, sized.ids, members.living, members.acked
+    FROM sized CROSS JOIN LATERAL (
+        SELECT coalesce(array_agg(member.id ORDER BY member.position) FILTER (WHERE is_living), '{}') AS living,
+            array_agg(member.id) FILTER (WHERE is_living IS NULL) AS acked
+        FROM unnest(sized.ids) WITH ORDINALITY AS member(id, position)
+        LEFT JOIN LATERAL (
+            SELECT true AS is_living FROM item
+            WHERE item.id = member.id AND item.enqueued_at <= sized.claimed_at OFFSET 0) AS found ON true) AS members
     WHERE sized.ids_before < $3::int),
-members AS MATERIALIZED (
-    SELECT * FROM (
-        SELECT *, count(is_living) OVER (ORDER BY nth, position ROWS UNBOUNDED PRECEDING) AS living_so_far
-        FROM named) AS counted
-    WHERE living_so_far <= $4::int),
+bounded AS (
+    SELECT *, $4::int - (sum(cardinality(living)) OVER (ORDER BY nth ROWS UNBOUNDED PRECEDING)
+        - cardinality(living))::int AS room
+    FROM looked),
 taken AS MATERIALIZED (
-    SELECT place, nth, max(position)::int AS ids_taken,
-        coalesce(array_agg(id::text ORDER BY position) FILTER (WHERE is_living), '{}') AS ids
-    FROM members GROUP BY place, nth),
-numbered AS (
-    SELECT id, namespace_id, left(id::text, 12) AS made,
-        (row_number() OVER (PARTITION BY namespace_id, left(id::text, 12) ORDER BY id) - 1) / 100 AS part
-    FROM members
-    WHERE is_living IS NULL AND namespace_id <> (SELECT namespace_id FROM namespace WHERE name = '_dag')
-        AND id >= (SELECT (lpad(to_hex((extract(epoch FROM shard_now()) * 1000)::bigint - $7::bigint), 12, '0')
-            || repeat('0', 20))::uuid)),
+    SELECT place, nth, namespace_id, ids, acked, living[:room] AS living,
+        CASE WHEN cardinality(living) <= room THEN cardinality(ids)
+            ELSE array_position(ids, living[room + 1]) - 1 END AS ids_taken
+    FROM bounded WHERE room >= 0),
+gathered AS (
+    SELECT namespace_id, made, array_agg(id ORDER BY id) AS ids FROM (
+        SELECT id, namespace_id, left(id::text, 12) AS made
+        FROM taken CROSS JOIN LATERAL unnest(CASE WHEN ids_taken = cardinality(ids) THEN acked
+            ELSE ARRAY(SELECT one FROM unnest(acked) AS one WHERE one = ANY (ids[:ids_taken])) END) AS id
+        WHERE namespace_id <> (SELECT namespace_id FROM namespace WHERE name = '_dag')
+            AND id >= (SELECT (lpad(to_hex((extract(epoch FROM shard_now()) * 1000)::bigint - $7::bigint), 12, '0')
+                || repeat('0', 20))::uuid)) AS lately
+    GROUP BY namespace_id, made),
 remembered AS (
     INSERT INTO acked (made, namespace_id, ids)
-    SELECT made, namespace_id, array_agg(id ORDER BY id) FROM numbered GROUP BY namespace_id, made, part),
+    SELECT made, namespace_id, ids[part:part + 99]
+    FROM gathered CROSS JOIN LATERAL generate_series(1, cardinality(ids), 100) AS part),
 shortened AS (
     UPDATE lease SET ids = lease.ids[taken.ids_taken + 1:] FROM taken
-    WHERE lease.ctid = taken.place AND cardinality(lease.ids) > taken.ids_taken),
+    WHERE lease.ctid = taken.place AND taken.ids_taken > 0 AND cardinality(lease.ids) > taken.ids_taken),
 emptied AS (
     DELETE FROM lease USING taken WHERE lease.ctid = taken.place AND cardinality(lease.ids) <= taken.ids_taken)
-SELECT locked.token::text, locked.namespace_id, locked.topic_id, locked.claimed_at, locked.worker, taken.ids,
-    taken.ids_taken, locked.was_shown
-FROM taken JOIN locked ON locked.place = taken.place ORDER BY taken.nth;
+SELECT locked.token::text, locked.namespace_id, locked.topic_id, locked.claimed_at, locked.worker,
+    taken.living::text[] AS ids, taken.ids_taken, locked.was_shown
+FROM taken JOIN locked ON locked.place = taken.place WHERE taken.ids_taken > 0 ORDER BY taken.nth;
 
 -- name: remember_acked(ids, namespace_ids)
 -- As `take_expired` does for what was acked before it looked: for what was acked between its look and its lock.
