@@ -6,7 +6,6 @@ As a node it carries `{"fn", "v", "args", "from"}`: `from` lists where in `args`
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypedDict, TypeVar
 
 from headgate._app.typed import loose
@@ -76,6 +75,7 @@ class JobCall(Generic[R_co]):
     inner: tuple[str, ...] = ()
     # The arguments as JSON, where they have been brought to it already.
     encoded: dict[str, Any] | None = None
+    _references: tuple[Reference, ...] | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
         return f"<call of {self.function.name}>"
@@ -100,10 +100,12 @@ class JobCall(Generic[R_co]):
         """Its result in a condition: `when=check.value["score"] > 0.5`."""
         return Value(self, ())
 
-    @cached_property
+    @property
     def references(self) -> tuple[Reference, ...]:
         """The calls among its arguments."""
-        return tuple(references(self.arguments))
+        if self._references is None:  # `cached_property` takes a lock until Python 3.12
+            self._references = tuple(references(self.arguments))
+        return self._references
 
     def decoded(self, value: Any) -> Any:
         """Its result from JSON."""

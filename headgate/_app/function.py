@@ -338,7 +338,7 @@ class WithOptions(Generic[P, R]):
     """A function with options for its next jobs and calls."""
 
     def __init__(self, function: JobFunction[P, R, ..., Any], options: JobOptions) -> None:
-        if unknown := sorted(options.keys() - JobOptions.__annotations__.keys()):
+        if options and (unknown := sorted(options.keys() - JobOptions.__annotations__.keys())):
             known = ", ".join(JobOptions.__annotations__)
             raise TypeError(f"a job has no option {unknown[0]!r}; there are {known}")
         self.function = function
@@ -414,7 +414,3 @@ def default_name(function: Callable[..., Any]) -> str:
 def is_generator(function: Callable[..., Any]) -> bool:
     whole = inspect.unwrap(function)
     return inspect.isgeneratorfunction(whole) or inspect.isasyncgenfunction(whole)
-
-
-def is_coroutine_function(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(inspect.unwrap(function))

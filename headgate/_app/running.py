@@ -11,6 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
@@ -20,11 +21,11 @@ from headgate._app.batches import Batches
 from headgate._app.call import AddOptions, JobCall, holds, references, without_calls
 from headgate._app.failures import text_of
 from headgate._app.flow import Flow, Plan
-from headgate._app.function import JobFunction, is_coroutine_function
+from headgate._app.function import JobFunction
 from headgate._app.results import MARK, Opening, filled, opened, sealed, series
 from headgate._app.sending import in_loop
 from headgate._app.tracing import Carrier, tell, upstream_of
-from headgate._app.typed import StateOf, faults
+from headgate._app.typed import Signature, StateOf, faults
 from headgate._calls.dag import Node
 from headgate._calls.verbs import encode, present
 from headgate._worker.job import Job, _in_thread, traced
@@ -197,15 +198,18 @@ class Runner:
         Raises:
             Retry, Fail: it raised; which of them says whether it is tried again.
         """
-        args, kwargs = self._given(job, function, code, arguments)
+        signature = function.signature if code is function.function else self._app.signature_of(code)
+        run = partial(
+            _run, job, code, *self._given(job, signature, arguments), is_coroutine=signature.is_coroutine
+        )
         timeout_s = function.settings.timeout_s
         # Not `timeout(None)`, which costs as much as all the rest of a short call.
         limit = None if timeout_s is None else asyncio.timeout(timeout_s)
         try:
             if limit is None:
-                return await _run(job, code, args, kwargs)
+                return await run()
             async with limit:
-                return await _run(job, code, args, kwargs)
+                return await run()
         except Retry:
             raise
         except BaseException as error:
@@ -221,9 +225,8 @@ class Runner:
             raise Retry(text) from None
 
     def _given(
-        self, job: Job, function: AnyFunction, code: Callable[..., Any], arguments: Mapping[str, Any]
+        self, job: Job, signature: Signature, arguments: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        signature = function.signature if code is function.function else self._app.signature_of(code)
         filled_in: dict[str, Any] = {}
         for name, what in signature.injected.items():
             filled_in[name] = self._app.state_of(what.kind) if isinstance(what, StateOf) else job
@@ -367,8 +370,10 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _run(job: Job, code: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if is_coroutine_function(code):
+async def _run(
+    job: Job, code: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], *, is_coroutine: bool
+) -> Any:
+    if is_coroutine:
         return await code(*args, **kwargs)
     found = await _in_thread(lambda _: code(*args, **kwargs), job)
     return await found if inspect.isawaitable(found) else found

@@ -1,7 +1,6 @@
 """Arguments and results as their annotations say, by pydantic: checked where they are given, and sent as JSON."""
 
 import inspect
-import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Final, Union
 
 from pydantic import ConfigDict, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 from typing_extensions import TypedDict
 
 from headgate._worker.job import Job
@@ -67,13 +66,13 @@ class Fields:
         """
         checked = self._adapter.validate_python((dict(values),))
         # By way of text: only there are numbers that JSON has no form for made strings.
-        found: list[dict[str, Any]] = json.loads(self._adapter.dump_json(checked, by_alias=True))
+        found: list[dict[str, Any]] = from_json(self._adapter.dump_json(checked, by_alias=True))
         return found[0]
 
     def decode(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values that JSON stands for; raises ValidationError."""
         # As text: only so are strings taken for bytes in base64, and lists for tuples and sets.
-        return self._adapter.validate_json(json.dumps([values]))[0]
+        return self._adapter.validate_json(to_json([values]))[0]
 
 
 class Signature:
@@ -117,6 +116,11 @@ class Signature:
             elif isinstance(parameter.default, StateOf):
                 found[name] = parameter.default
         return found
+
+    @cached_property
+    def is_coroutine(self) -> bool:
+        """Whether calling the function gives a coroutine."""
+        return inspect.iscoroutinefunction(inspect.unwrap(self._function))
 
     @cached_property
     def gives_nothing(self) -> bool:
@@ -205,16 +209,18 @@ class Signature:
             return self.arguments.encode(arguments)
         except ValidationError as error:
             raise WrongArguments(f"{self.name}: {faults(error)}") from None
-        except (PydanticSerializationError, UnicodeError, RecursionError) as error:
+        except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise WrongArguments(f"{self.name}: an argument has no JSON form: {error}{_ADVICE}") from None
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        """The names of the parameters that callers must give."""
+        given = self.given.parameters.items()
+        return tuple(name for name, one in given if one.default is one.empty and one.kind not in _VARIADIC)
 
     def missing(self, arguments: Mapping[str, Any]) -> list[str]:
         """Required arguments that are not there."""
-        return [
-            name
-            for name, one in self.given.parameters.items()
-            if one.default is one.empty and one.kind not in _VARIADIC and name not in arguments
-        ]
+        return [name for name in self.required if name not in arguments]
 
     def call_with(self, arguments: Mapping[str, Any], injected: Mapping[str, Any]) -> tuple[list[Any], Any]:
         """Positional and keyword arguments of the function itself."""
