@@ -66,7 +66,11 @@ class Fields:
         """
         checked = self._adapter.validate_python((dict(values),))
         # By way of text: only there are numbers that JSON has no form for made strings.
-        found: list[dict[str, Any]] = from_json(self._adapter.dump_json(checked, by_alias=True))
+        text = self._adapter.dump_json(checked, by_alias=True)
+        try:
+            found: list[dict[str, Any]] = from_json(text)
+        except ValueError as error:  # some two hundred levels, which can be written
+            raise PydanticSerializationError(str(error)) from None
         return found[0]
 
     def decode(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +213,7 @@ class Signature:
             return self.arguments.encode(arguments)
         except ValidationError as error:
             raise WrongArguments(f"{self.name}: {faults(error)}") from None
-        except (PydanticSerializationError, ValueError, RecursionError) as error:
+        except (PydanticSerializationError, UnicodeError, RecursionError) as error:
             raise WrongArguments(f"{self.name}: an argument has no JSON form: {error}{_ADVICE}") from None
 
     @cached_property

@@ -4,13 +4,19 @@ import asyncio
 import logging
 import time
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 
 import pytest
+from pydantic import BaseModel
 
 from headgate import App, Flow, HeadgateError, Job, JobSkipped, JobTimedOut, Retry, Throttled
 
 app = App("testing")
 reports: list[datetime] = []
+
+
+class Ring(BaseModel):
+    inner: "Ring | None" = None
 
 
 @app.job(max_attempts=3, backoff={"base_s": 60})
@@ -134,6 +140,20 @@ def test_a_function_that_gives_nothing_is_not_asked_for_its_result(monkeypatch: 
             nothing.enqueue(True).result()
         monkeypatch.setattr("headgate._app.handle.JobHandle._look", None)
         nothing.enqueue(False).result()
+
+
+def test_a_result_that_nests_too_deep_fails_its_job_once_and_in_words() -> None:
+    """As deep as can be written and not be read again."""
+    called = []
+
+    @app.job(name="nests", max_attempts=5)
+    def nests() -> Ring:
+        called.append(1)
+        return reduce(lambda inner, _: Ring(inner=inner), range(220), Ring())
+
+    with app.testing(), pytest.raises(TypeError, match="nests returned what it is not annotated with: recursion"):
+        nests.enqueue().result()
+    assert called == [1]
 
 
 def test_a_result_comes_with_the_end_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
