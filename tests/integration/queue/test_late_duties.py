@@ -47,6 +47,21 @@ async def test_a_cancel_before_a_rotation_is_no_ack_for_the_sweep_after_it(own_a
     assert await own_api.cancel(item_id) == ["already_cancelled"]
 
 
+async def test_a_cancel_is_told_until_a_sweep_has_taken_its_lease_however_late(own_api: Api) -> None:
+    window_s = own_api.host.settings.id_window_s + 2 * ENDED_SLACK_S
+    await own_api.clock.advance(window_s)
+    item_id = await own_api.enqueue_one("t", lease_s=60)
+    leased = await own_api.dequeue_one("t")
+    assert await own_api.cancel(item_id) == ["cancelled"]
+    for seconds in (0, window_s):
+        await own_api.clock.advance(seconds)
+        await own_api.host.retain()
+    assert await own_api.host.count("lease") == 1
+
+    assert await own_api.ack(leased) == ["cancelled"]
+    assert await own_api.cancel(item_id) == ["already_cancelled"]
+
+
 async def test_what_ended_just_before_a_rotation_is_remembered_as_long_as_its_id_is_taken(own_api: Api) -> None:
     window_s = own_api.host.settings.id_window_s
     await own_api.clock.advance(window_s + 2 * ENDED_SLACK_S)

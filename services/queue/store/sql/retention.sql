@@ -9,13 +9,13 @@ UPDATE ended_rotation SET rotated_at = shard_now()
 WHERE rotated_at <= shard_now() - make_interval(secs => $1::float8) RETURNING rotated_at;
 
 -- name: keep_cancelled(age_s)
--- What was cancelled under a lease that has run on since longer than that: its holder is still to be told. Other ends
--- of leased items are either remembered by the group or end the lease.
+-- What was cancelled under a lease whose group is there since longer than that: its holder is still to be told, until a
+-- sweep has taken the group that would say it was acked. Other ends of leased items are remembered by it, or end the lease.
 INSERT INTO ended (id, namespace_id, outcome)
 SELECT cancelled.id, cancelled.namespace_id, cancelled.outcome
 FROM (
     SELECT unnest(ids) AS id FROM lease
-    WHERE expires_at > (SELECT shard_now())
+    WHERE expires_at > '-infinity'
         AND claimed_at <= (SELECT shard_now() - make_interval(secs => $1::float8))) AS held
 CROSS JOIN LATERAL (
     SELECT id, namespace_id, outcome FROM ended_old WHERE ended_old.id = held.id AND outcome = 'cancelled' OFFSET 0)
