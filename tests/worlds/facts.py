@@ -6,6 +6,7 @@ Times are the world's: all calls of a round were sent at its moment and are over
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from tests.worlds.wire import Known
@@ -172,9 +173,9 @@ class History:
         self.bulks: list[Bulk] = []
         self.unheard: list[Unheard] = []
         self.asked: list[Unheard] = []  # dequeues that were answered
-        self.cuts: set[float] = (
-            set()
-        )  # when connections to shards ended: what was claimed over them nobody was told
+        # When connections ended, and until when servers were hurt: what was claimed then nobody was told.
+        self.cuts: set[float] = set()
+        self.hurt_until = -inf
         self.moves = self.moved = 0  # changes of the shard map that were begun, and that are over
         self.gates: list[Gate] = []
         self.left: dict[str, str] = {}  # what is there in the end, in which state
@@ -198,7 +199,10 @@ class History:
         """Whether an item came, or may have come in an answer that nobody has read."""
         return any(self.deliveries.get(item_id) for item_id in sent.ids) or any(
             call.namespace == sent.namespace and sent.topic in call.topics and call.sent >= sent.first_sent
-            for call in (*self.unheard, *(call for call in self.asked if call.sent in self.cuts))
+            for call in (
+                *self.unheard,
+                *(one for one in self.asked if one.sent in self.cuts or one.sent <= self.hurt_until),
+            )
         )
 
     def acts(self, item_id: str, *verbs: str) -> list[Word]:

@@ -130,7 +130,7 @@ def _progress(facts: JobFacts, history: History, shown: Shown) -> Iterator[str]:
             and (one.done < shown.sent or one.note == shown.behind)
         ]
         if certain and held_at(history, holder, shown.done):
-            last = max(one.sent for one in certain)
-            later = {one.note for one in told if one.token == holder.token and one.sent >= last}
+            last = max(one.sent for one in certain)  # of what was on its way then nobody knows which came first
+            later = {one.note for one in told if one.token == holder.token and one.done >= last}
             if shown.note not in later:
                 yield f"it shows {shown}, and its holder has told {certain[-1]}"

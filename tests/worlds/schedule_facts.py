@@ -147,8 +147,9 @@ def _asked(schedule: Schedule) -> Iterator[str]:
 
 
 def _one_at_a_time(schedule: Schedule) -> Iterator[str]:
-    """While one run is unfinished no other begins, unless that is allowed."""
-    if not schedule.is_exclusive:
+    """While one run is unfinished no other begins, unless that is allowed. One that is made anew, by a call
+    that was on its way while it was deleted, knows nothing of the runs that go on."""
+    if not schedule.is_exclusive or schedule.may_be_deleted:
         return
     for dag_id, run in schedule.runs.items():
         begun = run.events[0]["at_s"] if run.events else None

@@ -196,6 +196,7 @@ async def live(
         for fault in faults:
             fault.cancel()
     await where.nemesis.heal()
+    world.history.hurt_until = world.now_s
     await asyncio.sleep(QUIET_S)
 
 

@@ -141,6 +141,18 @@ def test_what_was_told_at_the_same_moment_counts_where_it_is_known_to_be_earlier
     assert any("its holder has told" in fault for fault in judge(scene.facts, scene.history))
 
 
+def test_of_what_was_told_at_once_either_may_stand() -> None:
+    scene = Scene()
+    scene.told("token 2", "long", 12.5)
+    scene.told("token 2", "short", 12.6)
+    *before, long, short = scene.facts.told
+    shown = [scene.shown(2, note, 14.0) for note in ("long", "short")]
+    scene.facts.told, scene.facts.shown = [*before, replace(long, done=13.0), short], shown
+    assert judge(scene.facts, scene.history) == []
+    scene.facts.told = [*before, replace(long, done=12.55), short]
+    assert any("its holder has told" in fault for fault in judge(scene.facts, scene.history))
+
+
 def test_what_could_be_is_not_told() -> None:
     scene = Scene()
     scene.told("token 2", "perhaps", 12.5, "info", "")

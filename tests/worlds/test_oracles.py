@@ -271,6 +271,8 @@ def test_what_was_claimed_while_connections_ended_may_have_had_an_attempt_that_n
     assert [line for line in queue_oracle.judge(history) if "never came" in line]
     history.cuts.add(1.0)
     assert not [line for line in queue_oracle.judge(history) if "never came" in line]
+    history.cuts, history.hurt_until = set(), 1.0
+    assert not [line for line in queue_oracle.judge(history) if "never came" in line]
 
 
 def test_what_nobody_was_answered_for_is_allowed_for() -> None:

@@ -114,6 +114,13 @@ def two_at_once(schedule: Schedule) -> None:
     lived(schedule, 1, 101.0, 135.0)
 
 
+def test_one_that_was_made_anew_knows_nothing_of_runs_that_go_on() -> None:
+    schedule = sound()
+    two_at_once(schedule)
+    schedule.may_be_deleted = True
+    assert judge([schedule]) == []
+
+
 @pytest.mark.parametrize(
     "break_it",
     [

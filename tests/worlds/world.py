@@ -195,7 +195,8 @@ class World:
             answer = Answer("info", sent, answer.done)
         if method != "GET":
             shown = str(body)
-            self.note(f"{process.name} {namespace}{path} {shown[:600]} -> {answer}")
+            verb = "" if method == "POST" else f"{method} "
+            self.note(f"{process.name} {verb}{namespace}{path} {shown[:600]} -> {answer}")
         return answer
 
     async def ask(
