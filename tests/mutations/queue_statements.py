@@ -464,9 +464,20 @@ MUTATIONS = (
         "rotation-keeps-cancels",
         "a cancel under a lease that runs on is told after two rotations",
         _RETENTION,
-        "    WHERE expires_at > (SELECT shard_now())\n        AND claimed_at",
+        "    WHERE expires_at > '-infinity'\n        AND claimed_at",
         "    WHERE false\n        AND claimed_at",
         (f"{_CONTRACT_CANCEL}::test_a_cancel_under_a_long_lease_is_told_until_it_would_have_run_out",),
+    ),
+    Mutation(
+        "rotation-keeps-cancels-unswept",
+        "a cancel under a lease that ran out is told until a sweep has taken its group",
+        _RETENTION,
+        "    WHERE expires_at > '-infinity'\n        AND claimed_at",
+        "    WHERE expires_at > (SELECT shard_now())\n        AND claimed_at",
+        (
+            "integration/queue/test_late_duties.py"
+            "::test_a_cancel_is_told_until_a_sweep_has_taken_its_lease_however_late",
+        ),
     ),
     Mutation(
         "far-keys-of-others",
