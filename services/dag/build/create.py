@@ -211,6 +211,8 @@ class Builder:
             if dag is None:
                 assert new.key is not None or parent is not None, "nothing else can be taken"
                 found = await store.dags.find_dag(tx, namespace, key=new.key, dag_id=dag_id)
+                if found is None:
+                    return None, []  # it was dropped meanwhile, and is made the next time
                 unfinished = await store.duties.adding_of(tx, found.no) if nodes else []
                 # A call that is repeated is answered when the queue has its nodes; what others add is theirs.
                 own_nodes = [each for each in unfinished if each.first_no == found.node_no(0)]

@@ -42,9 +42,10 @@ class Schedules:
             await self._check_count(namespace)
 
         async def work(tx: Transaction) -> tuple[Schedule, bool]:
-            made = await store.schedules.insert(tx, namespace, schedule_id, said, paused=bool(paused))
-            schedule = await store.schedules.lock(tx, namespace, schedule_id)
-            assert schedule is not None, "it was there, or was made"
+            schedule = None
+            while schedule is None:  # one that was there may have been deleted before it is locked
+                made = await store.schedules.insert(tx, namespace, schedule_id, said, paused=bool(paused))
+                schedule = await store.schedules.lock(tx, namespace, schedule_id)
             # Another jitter changes when a slot is decided, and not which slots there are.
             begins = made is not None or schedule.spec != said.spec
             for name, value in said._asdict().items():

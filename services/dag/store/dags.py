@@ -185,11 +185,13 @@ async def leave_key(tx: Transaction, namespace: str, key: str) -> None:
     await tx.fetch(SQL.leave_key, namespace=namespace, key=key)
 
 
-async def find_dag(tx: Transaction, namespace: str, *, key: str | None, dag_id: str) -> Dag:
-    """The DAG of a key; without one, of an id. There is one."""
+async def find_dag(tx: Transaction, namespace: str, *, key: str | None, dag_id: str) -> Dag | None:
+    """The DAG of a key; without one, of an id; None where there is none any more."""
     if key is not None:
-        return Dag(*await tx.row(SQL.get_dag_by_key, namespace=namespace, key=key))
-    return Dag(*await tx.row(SQL.get_dag, id=dag_id, namespace=namespace))
+        row = await tx.row(SQL.get_dag_by_key, namespace=namespace, key=key)
+    else:
+        row = await tx.row(SQL.get_dag, id=dag_id, namespace=namespace)
+    return Dag(*row) if row is not None else None
 
 
 async def grow_dag(tx: Transaction, dag: Dag, *, structure_changed: bool) -> None:

@@ -104,14 +104,13 @@ class StoredEvent(NamedTuple):
     void: int | None = None
 
 
-async def take_id(tx: Transaction, namespace: str, workflow_id: str, dag_id: str) -> bool:
-    """Let a new id mean this run; False where it has one."""
-    return await tx.row(SQL.take_id, namespace=namespace, id=workflow_id, dag_id=dag_id) is not None
-
-
-async def lock_id(tx: Transaction, namespace: str, workflow_id: str) -> str:
-    """The last run of an id that has one, whose lock is held from now on."""
-    return await value_of(str, tx, SQL.lock_id, namespace=namespace, id=workflow_id)
+async def take_id(tx: Transaction, namespace: str, workflow_id: str, dag_id: str) -> str | None:
+    """Let a new id mean this run. One that has a run keeps it: then that one's, and the id is locked from now on."""
+    while await tx.row(SQL.take_id, namespace=namespace, id=workflow_id, dag_id=dag_id) is None:
+        row = await tx.row(SQL.lock_id, namespace=namespace, id=workflow_id)
+        if row is not None:  # else its run was dropped meanwhile, and the id with it
+            return str(row[0])
+    return None
 
 
 async def started(tx: Transaction, dag_id: str) -> StartedRun | None:

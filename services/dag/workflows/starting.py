@@ -67,8 +67,8 @@ class Starter:
 
         async def work(tx: Transaction) -> tuple[Settlement | None, tuple[Started, Written | None]]:
             dag_id = ids.new_id(shard.number)
-            if not await store.runs.take_id(tx, namespace, wanted.workflow_id, dag_id):
-                old = await store.runs.lock_id(tx, namespace, wanted.workflow_id)
+            old = await store.runs.take_id(tx, namespace, wanted.workflow_id, dag_id)
+            if old is not None:
                 found = await self._in_place(tx, old, wanted)
                 if found is not None:
                     return None, (found, None)
@@ -96,8 +96,8 @@ class Starter:
         async def work(tx: Transaction) -> tuple[Settlement | None, Written | None]:
             is_elsewhere = ids.shard_of(dag_id) != shard.number
             run_id = ids.new_id(shard.number) if is_elsewhere or await store.runs.is_dag(tx, dag_id) else dag_id
-            if not await store.runs.take_id(tx, namespace, wanted.workflow_id, run_id):
-                old = await store.runs.lock_id(tx, namespace, wanted.workflow_id)
+            old = await store.runs.take_id(tx, namespace, wanted.workflow_id, run_id)
+            if old is not None:
                 found = await store.runs.started(tx, old)
                 if found is not None and found.parent == parent[:3]:
                     return None, None

@@ -8,6 +8,7 @@ from tests.support.interleave import Actor, explore
 TIMER: dict[str, Any] = {"key": "t", "topic": None, "timer": {"delay_s": 0}}
 AFTER: dict[str, Any] = {"key": "b", "upstream": ["t"]}
 SCHEDULE = "/v1/namespaces/default/schedules/s"
+HOURLY: dict[str, Any] = {"spec": {"interval_s": 3600}, "action": {"item": {"topic": "work"}}}
 PAST = "now() - interval '1 s'"
 EMPTIED = """
 DELETE FROM schedule; DELETE FROM tick; DELETE FROM waiting_slot; DELETE FROM schedule_run;
@@ -91,7 +92,7 @@ async def slots_race(scene: Scene, other: Any, allowed: dict[Any, list[tuple[int
     """A slot that is due is decided while `other` happens. Allowed are, by what that is answered, counts of runs
     and of slots on record."""
     seen: dict[Any, set[tuple[int, int]]] = {}
-    body = {"spec": {"interval_s": 3600}, "action": {"item": {"topic": "work"}}, **more}
+    body = {**HOURLY, **more}
 
     async def begin() -> list[Any]:
         await scene.clear()
@@ -147,6 +148,26 @@ async def test_a_slot_is_decided_while_its_schedule_is_deleted(scene: Scene) -> 
         return bool((await actor.process.http.delete(SCHEDULE)).json()["deleted"])
 
     await slots_race(scene, delete, {True: [(0, 0), (1, 0)]})
+
+
+async def test_a_schedule_is_put_again_while_it_is_deleted(scene: Scene) -> None:
+    """It is the one that was there, which is gone then, or one that is made anew."""
+    seen: set[tuple[int, bool, int]] = set()
+
+    async def begin() -> list[Any]:
+        await scene.clear()
+        await scene.watcher.execute(EMPTIED)
+        assert (await scene.world.http.put(SCHEDULE, json=HOURLY)).status_code == 201
+        put, delete = scene.actors
+        return [lambda: put.process.http.put(SCHEDULE, json=HOURLY), lambda: delete.process.http.delete(SCHEDULE)]
+
+    async def check(results: list[Any]) -> None:
+        [left] = await scene.world.rows("SELECT count(*)::int AS n FROM schedule")
+        put, deleted = results
+        seen.add((put.status_code, deleted.json()["deleted"], left["n"]))
+
+    await explore(scene.watcher, scene.actors, begin, check, interruptions_max=2)
+    assert seen == {(200, True, 0), (201, True, 1)}
 
 
 async def test_a_slot_is_decided_while_its_schedule_is_paused(scene: Scene) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from services.dag import store
 from services.dag.model import Ref, Send
 from shared.errors import ShardUnavailable
 from tests.integration.dag.test_external_deadlines import CLOCK, later, waiting
@@ -18,10 +19,10 @@ def before(
     """Let `act` happen before the next call of a method, which is answered."""
     method: Callable[..., Awaitable[Any]] = getattr(owner, name)
 
-    async def act_first(*args: Any) -> Any:
+    async def act_first(*args: Any, **given: Any) -> Any:
         monkeypatch.setattr(owner, name, method)
         await act(*args)
-        return await method(*args)
+        return await method(*args, **given)
 
     monkeypatch.setattr(owner, name, act_first)
     return method
@@ -295,6 +296,20 @@ async def test_an_ended_dag_with_something_left_to_do_is_not_moved(world: DagWor
     await world.rows("UPDATE kept SET due_at = shard_now()")
     await world.loops.retention.step(world.shard)
     assert [row["phase"] for row in await world.rows("SELECT phase FROM kept")] == ["kept"]
+
+
+async def test_a_key_whose_dag_is_dropped_before_it_is_found_makes_another(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await world.create({"a": []}, key="k")
+
+    async def drop(*_: Any) -> None:
+        await world.rows("DELETE FROM dag")
+
+    before(monkeypatch, store.dags, "find_dag", drop)
+    second = await world.create({"a": []}, key="k")
+    assert second != first
+    assert await world.states(second) == {"a": "released"}
 
 
 async def test_a_dag_that_ended_anew_since_it_was_noted_is_moved_in_its_own_time(world: DagWorld) -> None:

@@ -9,6 +9,8 @@ import pytest
 from headgate.workflow.turns import Turn
 from services.dag.workflows.nested import NestedRuns
 from shared.errors import Unavailable
+from shared.postgres.connections import Transaction
+from shared.postgres.sql import Statement
 from tests.integration.dag.test_bad_runs import dump
 from tests.integration.dag.test_runs import command, leased, turn
 from tests.support.dag_world import DagWorld
@@ -126,3 +128,20 @@ async def test_a_history_waits_for_what_is_behind_an_event(runs: DagRuns) -> Non
     assert not done
     await runs.signal("go", 1)
     assert [event["kind"] for event in (await reading).json()["events"]] == ["signal"]
+
+
+async def test_an_id_whose_run_is_dropped_before_it_is_locked_is_taken(
+    runs: DagRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, runs.dag = await start(runs, None)
+    row = Transaction.row
+
+    async def drop_first(tx: Transaction, statement: Statement, **values: Any) -> Any:
+        if statement.name == "lock_id":
+            monkeypatch.setattr(Transaction, "row", row)
+            await runs.world.rows("DELETE FROM workflow")
+        return await row(tx, statement, **values)
+
+    monkeypatch.setattr(Transaction, "row", drop_first)
+    status, run = await start(runs, None)
+    assert (status, run != runs.dag) == (201, True)
