@@ -268,7 +268,7 @@ def references(value: Any, path: Path = ()) -> Iterator[Reference]:
 
 def _check_depth(path: Path) -> None:
     if len(path) > NESTING_MAX:
-        raise WrongArguments(f"an argument is nested deeper than {NESTING_MAX} levels, or holds itself")
+        raise WrongArguments(f"a value is nested deeper than {NESTING_MAX} levels, or holds itself")
 
 
 def without_calls(value: Any) -> Any:

@@ -42,9 +42,9 @@ def _record(error: BaseException) -> dict[str, Any]:
     return record
 
 
-def _said(error: BaseException) -> str:
+def _said(value: object) -> str:
     try:
-        return str(error)
+        return str(value)
     except Exception:  # of a class of the user's, which must not hide what happened
         return "<no text: its __str__ raises>"
 
@@ -60,13 +60,13 @@ def _args(error: BaseException) -> tuple[Any, ...]:
 
 
 def _jsonable(values: tuple[Any, ...]) -> list[Any]:
-    return [value if _fits(value) else str(value) for value in values]
+    return [value if _fits(value) else _said(value) for value in values]
 
 
 def _fits(value: Any) -> bool:
     try:
         return bool(json.loads(json.dumps(value)) == value)
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # of its class's own making, too
         return False
 
 

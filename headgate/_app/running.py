@@ -25,11 +25,11 @@ from headgate._app.function import JobFunction
 from headgate._app.results import MARK, Opening, filled, opened, sealed, series
 from headgate._app.sending import in_loop
 from headgate._app.tracing import Carrier, tell, upstream_of
-from headgate._app.typed import Signature, StateOf, faults
+from headgate._app.typed import Signature, StateOf, faults, shown
 from headgate._calls.dag import Node
 from headgate._calls.verbs import encode, present
 from headgate._worker.job import Job, _in_thread, traced
-from headgate.errors import Fail, Invalid, JobTimedOut, NodeExists, Retry, TooLarge
+from headgate.errors import Fail, Invalid, JobTimedOut, NodeExists, Retry, TooLarge, WrongArguments
 from headgate.wire import OUTPUT_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Runner:
         payload = await self._payload(job)
         function = self._function(job, payload)
         job.app = self._app
+        tries = bool(function.settings.max_attempts or payload.get("tries"))
         match payload:
             case {"undo": key}:
                 return await self._undo(job, function, str(key))
@@ -71,13 +72,13 @@ class Runner:
                 return await self._decide(job, payload, test)
             case {"map": name, "fixed": fixed}:
                 args = await self._filled(job, payload)
-                calls = [_call(function, {name: item, **fixed}) for item in _items(function, args)]
+                each = [{name: item, **fixed} for item in _items(function, args)]
+                calls = [JobCall(function, self._decoded(function, args, tries=tries)) for args in each]
                 return await self._grown(job, calls)
         args = await self._filled(job, payload)
         if payload.get("slot") and "at" in function.signature.given.parameters:
             args = {**args, "at": job.inputs[SLOT]["at"]}
-        arguments = self._decoded(function, args)
-        tries = bool(function.settings.max_attempts or payload.get("tries"))
+        arguments = self._decoded(function, args, tries=tries)
         with self._traced(job, function, payload) as carrier:
             if function.settings.batch is not None:
                 batches = self._batches.setdefault(function.version, Batches(self, function))
@@ -86,9 +87,13 @@ class Runner:
                 value = await self.called(job, function, function.function, arguments, tries=tries)
         if isinstance(value, Flow):
             value = value.as_call()
-        if any(references(value)):
+        try:
+            grows = any(references(value))
+        except WrongArguments as error:
+            raise _unfit(function, error) from None
+        if grows:
             return await self._grown(job, value)
-        return await self._output(function, value, carrier)
+        return await self._output(function, value, carrier, tries=tries)
 
     def _traced(
         self, job: Job, function: AnyFunction, payload: Mapping[str, Any]
@@ -172,12 +177,14 @@ class Runner:
                 "has, App(store=...); or it has been dropped there"
             ) from None
 
-    def _decoded(self, function: AnyFunction, args: Mapping[str, Any]) -> dict[str, Any]:
+    def _decoded(self, function: AnyFunction, args: Mapping[str, Any], *, tries: bool) -> dict[str, Any]:
         signature = function.signature
         try:
             found = signature.arguments.decode(args)
         except ValidationError as error:
             raise Unrunnable(f"{_misfit(function)}: {faults(error)}") from None
+        except Exception as error:  # of a validator or a codec of the user's
+            raise _ended_by(error, tries=tries) from None
         if missing := signature.missing(found):
             raise Unrunnable(f"{_misfit(function)}: `{missing[0]}` is missing")
         return found
@@ -218,11 +225,8 @@ class Runner:
             failure = error
             if isinstance(error, TimeoutError) and limit is not None and limit.expired():
                 failure = JobTimedOut(f"attempt {job.attempt} took longer than {timeout_s:g} s")
-            log.warning("%s of %r raised %r", function.name, job, failure, exc_info=traced(error))
-            text = text_of(failure)
-            if isinstance(error, Fail) or not tries:
-                raise Fail(text) from None
-            raise Retry(text) from None
+            log.warning("%s of %r raised %s", function.name, job, shown(failure), exc_info=traced(error))
+            raise _ended_by(failure, tries=tries) from None
 
     def _given(
         self, job: Job, signature: Signature, arguments: Mapping[str, Any]
@@ -232,20 +236,23 @@ class Runner:
             filled_in[name] = self._app.state_of(what.kind) if isinstance(what, StateOf) else job
         return signature.call_with(arguments, filled_in)
 
-    async def _output(self, function: AnyFunction, value: Any, carrier: Carrier | None = None) -> Any:
+    async def _output(
+        self, function: AnyFunction, value: Any, carrier: Carrier | None = None, *, tries: bool
+    ) -> Any:
         """A result as an output.
 
         Raises:
             Fail: it is not of the type that the function is annotated with.
+            Retry, Fail: a validator or a codec of the user's raised.
         """
         signature = function.signature
         try:
             is_nothing = value is None and signature.gives_nothing
             encoded = None if is_nothing else signature.result.encode({"value": value})["value"]
-        except (ValidationError, PydanticSerializationError, UnicodeError) as error:
-            said = faults(error) if isinstance(error, ValidationError) else str(error)
-            problem = TypeError(f"{function.name} returned what it is not annotated with: {said}")
-            raise Fail(text_of(problem)) from None
+        except (ValidationError, PydanticSerializationError, UnicodeError, RecursionError) as error:
+            raise _unfit(function, error) from None
+        except Exception as error:
+            raise _ended_by(error, tries=tries) from None
         try:
             output = sealed(encoded, carrier)
             return output if isinstance(output, (int, float, None.__class__)) else await self._packed(output)
@@ -310,12 +317,13 @@ class Runner:
         inputs = given.get(f"inputs:{key}") or {}
         args = await self._answered(filled(payload.get("args") or {}, payload.get("from") or ()), inputs)
         wanted = self._app.signature_of(function.undoing).parameters
-        arguments = self._decoded(function, args)
+        tries = bool(function.settings.max_attempts)
+        arguments = self._decoded(function, args, tries=tries)
         if "result" in wanted:
             output = await self._answered(opened(given.get(key)), inputs)
             arguments["result"] = function.signature.result.decode({"value": output})["value"]
         named = {name: value for name, value in arguments.items() if name in wanted}
-        await self.called(job, function, function.undoing, named, tries=bool(function.settings.max_attempts))
+        await self.called(job, function, function.undoing, named, tries=tries)
 
 
 def add(job: Job, call: JobCall[Any], how: AddOptions) -> Any:
@@ -379,9 +387,16 @@ async def _run(
     return await found if inspect.isawaitable(found) else found
 
 
-def _call(function: AnyFunction, encoded: Mapping[str, Any]) -> JobCall[Any]:
-    """A call with arguments that are JSON already."""
-    return JobCall(function, function.signature.arguments.decode(dict(encoded)))
+def _ended_by(error: BaseException, *, tries: bool) -> Retry | Fail:
+    """How a job ends by what its function, or other code of the user's, has raised."""
+    text = text_of(error)
+    return Retry(text) if tries and not isinstance(error, Fail) else Fail(text)
+
+
+def _unfit(function: AnyFunction, error: Exception) -> Fail:
+    """How a job ends whose function has returned what cannot be its result."""
+    said = faults(error) if isinstance(error, ValidationError) else str(error)
+    return Fail(text_of(TypeError(f"{function.name} returned what it is not annotated with: {said}")))
 
 
 def _items(function: AnyFunction, args: Mapping[str, Any]) -> list[Any]:

@@ -275,9 +275,17 @@ def _in_words(fault: Any) -> str:
         case "missing":
             return "is missing"
         case _:
-            shown = repr(fault["input"])
+            value = shown(fault["input"])
             message = str(fault["msg"])
-            return f"{message[0].lower()}{message[1:]}, not {shown if len(shown) <= 80 else shown[:77] + '...'}"
+            return f"{message[0].lower()}{message[1:]}, not {value if len(value) <= 80 else value[:77] + '...'}"
+
+
+def shown(value: Any) -> str:
+    """Its repr, where it has one."""
+    try:
+        return repr(value)
+    except Exception:  # of a class of the user's, or too large or deep for Python to write
+        return f"a {type(value).__name__} whose repr raises"
 
 
 def without_exceptions(annotation: Any) -> Any:
