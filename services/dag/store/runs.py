@@ -105,7 +105,7 @@ class StoredEvent(NamedTuple):
 
 
 async def take_id(tx: Transaction, namespace: str, workflow_id: str, dag_id: str) -> str | None:
-    """Let a new id mean this run. One that has a run keeps it: then that one's, and the id is locked from now on."""
+    """Let a new id mean this run. One that has a run keeps it: then the id of that, locked from now on."""
     while await tx.row(SQL.take_id, namespace=namespace, id=workflow_id, dag_id=dag_id) is None:
         row = await tx.row(SQL.lock_id, namespace=namespace, id=workflow_id)
         if row is not None:  # else its run was dropped meanwhile, and the id with it
