@@ -187,10 +187,8 @@ async def leave_key(tx: Transaction, namespace: str, key: str) -> None:
 
 async def find_dag(tx: Transaction, namespace: str, *, key: str | None, dag_id: str) -> Dag | None:
     """The DAG of a key; without one, of an id; None where there is none any more."""
-    if key is not None:
-        row = await tx.row(SQL.get_dag_by_key, namespace=namespace, key=key)
-    else:
-        row = await tx.row(SQL.get_dag, id=dag_id, namespace=namespace)
+    statement, name = (SQL.get_dag, {"id": dag_id}) if key is None else (SQL.get_dag_by_key, {"key": key})
+    row = await tx.row(statement, namespace=namespace, **name)
     return Dag(*row) if row is not None else None
 
 
