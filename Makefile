@@ -47,7 +47,7 @@ soak: $(READY) ## real processes under RATE operations a second and faults for M
 	@$(BIN)/python -m tests.worlds.soak $(if $(M),--minutes $(M)) $(if $(SEED),--seed $(SEED)) $(if $(RATE),--rate $(RATE))
 
 check: export HEADGATE_TEST_ALL = 1
-check: fmt-check lint types imports test ## everything that must be true of a commit: what CI runs; T=path for the tests of one room
+check: fmt-check lint types imports test ## everything that must be true of a commit, with all slow tests; T=path for the tests of one room
 
 bench: $(READY) ## measure the services against their floors
 	@$(BIN)/python -m benchmarks
