@@ -45,6 +45,9 @@ _DURABILITY = Statement(
     (),
     "SELECT name FROM unnest(ARRAY['fsync', 'full_page_writes']) AS name WHERE current_setting(name) <> 'on'",
 )
+_RELEASE = Statement("release", (), "SELECT current_setting('server_version_num')::int AS release")
+# The first of each major that look again at a row found by its place and changed while they waited for it.
+RELEASES_MIN = {15: 15, 16: 11, 17: 7, 18: 1}
 
 
 class StaleSchema(Exception):
@@ -271,7 +274,7 @@ class ShardMap:
                 continue
             if isinstance(answer, BaseException):
                 raise answer
-            revision, volatile = answer
+            revision, volatile, release = answer
             if revision != wanted:
                 raise StaleSchema(
                     f"{shard.address.schema} is at revision {revision or 'none'}, this code needs {wanted}: "
@@ -282,6 +285,13 @@ class ShardMap:
                     "this shard's server may lose answered calls when its machine crashes",
                     shard=shard.address.schema,
                     off=volatile,
+                )
+            if is_old(release):
+                log.error(
+                    "this shard's server may write over what others wrote meanwhile: bring it to a newer release",
+                    shard=shard.address.schema,
+                    release=release,
+                    fit=RELEASES_MIN,
                 )
         if all(isinstance(answer, ShardUnavailable) for answer in found):
             raise ShardUnavailable("no shard can be reached")
@@ -313,16 +323,23 @@ class ShardMap:
         await asyncio.gather(*(shard.close() for shard in self))
 
     @staticmethod
-    async def _look(shard: Shard) -> tuple[str | None, list[str]]:
-        """A shard's revision, and what its server has switched off that durability needs."""
+    async def _look(shard: Shard) -> tuple[str | None, list[str], int]:
+        """A shard's revision, what its server has switched off that durability needs, and the server's release."""
         known = await shard.pool.row(_MIGRATED, fenced=fenced(shard.address.schema))
         if known["fenced"] and not known["migrated"]:
             raise ShardUnavailable(f"{shard.address.schema} is being moved, or was moved away from this server")
+        release = (await shard.pool.row(_RELEASE))["release"]
         if not known["migrated"]:
-            return None, []
+            return None, [], release
         row = await shard.pool.row(_REVISION)
         volatile = [found["name"] for found in await shard.pool.fetch(_DURABILITY)]
-        return None if row is None else str(row["version_num"]), volatile
+        return None if row is None else str(row["version_num"]), volatile, release
+
+
+def is_old(release: int) -> bool:
+    """Whether a server of this release, as `server_version_num` has it, is older than what is asked for."""
+    major, minor = divmod(release, 10_000)
+    return major < min(RELEASES_MIN) or minor < RELEASES_MIN.get(major, 0)
 
 
 def require_schema(plan: Plan, settings: EdgeSettings) -> None:

@@ -9,6 +9,7 @@ import pytest
 from headgate import wire
 from headgate._ids import shard_of
 from shared.postgres.sql import Statement
+from shared.shards import shard_map
 from tests.support.bounded import steps
 from tests.support.ports import free_port
 from tests.support.queue_host import Api, QueueHost, queue_host
@@ -250,3 +251,15 @@ async def test_the_two_pools_are_what_they_are_called(own_host: QueueHost) -> No
 
     assert (await shard.pool.row(ask))["s"] == "on"
     assert (await shard.relaxed.row(ask))["s"] == "off"
+
+
+async def test_a_server_of_an_old_release_is_served_and_told_of(
+    own_host: QueueHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(shard_map.log, "error", lambda text, **fields: told.append(f"{text} {fields['shard']}"))
+    shards = own_host.process.shards
+    for releases, schemas in (({}, set()), ({18: 99}, {"queue_000", "queue_001"})):
+        monkeypatch.setattr(shard_map, "RELEASES_MIN", shard_map.RELEASES_MIN | releases)
+        await shards.check_schema()
+        assert {line.split()[-1] for line in told if "newer release" in line} == schemas
