@@ -8,7 +8,7 @@ In the end everything is let go and acked, and the oracles read what was sent an
 show.
 
 A seed gives the same choices in the same order; how calls of one round meet is up to the machine. `make worlds`
-runs worlds for some minutes; seeds that failed once are kept in `seeds.txt`: `make check` runs all, `make test` some.
+runs worlds for some minutes; seeds that failed once are kept in `seeds.txt`: `make check` runs all of them.
 
 Where to look
 
