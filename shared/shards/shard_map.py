@@ -248,7 +248,7 @@ class ShardMap:
             if address.number not in self._shards:
                 shard = Shard(address, self._settings)
                 try:
-                    revision, _ = await self._look(shard)
+                    revision, *_ = await self._look(shard)
                 except ShardUnavailable:
                     continue
                 finally:
