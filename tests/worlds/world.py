@@ -89,6 +89,7 @@ _SHOWN_STEPS = 12
 SEEDS = Path(__file__).parent / "seeds.txt"
 _KEY = re.compile(r"\bn[0-9]+\b")
 _TAG = re.compile(rf"\b(?:{'|'.join(NAMESPACES)})/[0-9]+\b")
+_SCHEDULE = re.compile(r"\bschedule (\w+)/(s[0-9]+)\b")
 _BEFELL = (" shards ", "is killed", "backends are ended")
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}")
 
@@ -357,6 +358,7 @@ class World:
     def story(self, found: Sequence[str]) -> str:
         """What went wrong, the steps that it speaks of, the last ones, and how to see it again."""
         named = {word for kind in (_ID, _KEY, _TAG) for line in found for word in kind.findall(line)}
+        named |= {f"{space}/schedules/{name}" for line in found for space, name in _SCHEDULE.findall(line)}
         about = [step for step in self.steps if any(re.search(rf"\b{word}\b", step) for word in named)]
         return "\n".join(
             [
