@@ -8,6 +8,7 @@ fork begins with none.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import threading
@@ -86,8 +87,9 @@ class Ends:
         if not self._is_woken:
             self._is_woken = True
             loop = self._loop()
-            if loop is not None and not loop.is_closed():
-                loop.call_soon_threadsafe(self._look)
+            if loop is not None:
+                with contextlib.suppress(RuntimeError):  # it is closed, maybe just now; the thread is to go on
+                    loop.call_soon_threadsafe(self._look)
 
     def _look(self) -> None:
         self._is_woken = False
@@ -111,8 +113,10 @@ def settle(future: "asyncio.Future[Any]", found: Any, failure: BaseException | N
         return
     if failure is None:
         future.set_result(found)
-    elif isinstance(failure, StopIteration):
-        future.set_exception(RuntimeError(f"the function raised {failure!r}"))
+    elif isinstance(failure, StopIteration):  # no future takes one, and what it holds may have no repr
+        error = RuntimeError("the function raised StopIteration")
+        error.__cause__ = failure
+        future.set_exception(error)
     else:
         future.set_exception(failure)
 

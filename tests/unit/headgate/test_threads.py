@@ -9,6 +9,7 @@ import weakref
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -167,6 +168,43 @@ async def test_what_ends_when_its_loop_is_closed_is_nobodys() -> None:
     gc.collect()
     ends.tell(partial(ended.append, 1))
     assert not ended
+
+
+def test_a_thread_whose_loop_is_closed_as_it_tells_it_takes_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would count as idle, and be dead: what is given to it would wait for ever."""
+    threads, loop, told, done = Threads(), asyncio.new_event_loop(), threading.Event(), threading.Event()
+    loop.close()
+    monkeypatch.setattr(loop, "is_closed", lambda: False)  # as it was a moment ago
+    ends = Ends(loop)
+    monkeypatch.setattr(loop, "call_soon_threadsafe", Mock(side_effect=RuntimeError("Event loop is closed")))
+
+    def work(is_done: Work) -> None:
+        is_done()
+        try:
+            ends.tell(told.set)
+        finally:
+            told.set()
+
+    threads.run("t", work)
+    assert told.wait(5)
+    run(threads, done, [])
+    assert done.wait(5)
+
+
+class Untellable:
+    def __repr__(self) -> str:
+        raise LookupError("no session")
+
+
+async def test_a_stop_iteration_that_holds_what_has_no_repr_ends_its_function() -> None:
+    def unlooped() -> None:
+        raise StopIteration(Untellable())
+
+    with pytest.raises(RuntimeError, match="the function raised StopIteration") as raised:
+        await asyncio.wait_for(in_thread("t", unlooped), 5)
+    assert isinstance(raised.value.__cause__, StopIteration)
 
 
 async def test_a_function_in_a_thread_ends_as_it_ends_and_sees_what_its_caller_sees() -> None:
