@@ -15,6 +15,8 @@ from services.dag.queue_items import canonical, encode
 from services.dag.settings import DagSettings
 from shared.errors import FieldError, Forbidden, ServiceError, pointer_to
 
+_BACKOFF = wire.Backoff()
+
 
 def new_dag(spec: wire.DagSpec | wire.SubDag, settings: DagSettings) -> NewDag:
     """A DAG to create.
@@ -144,8 +146,9 @@ def sub_dag(spec: wire.SubDag, at: str, settings: DagSettings) -> tuple[str, int
 
 
 def _item(i: int, node: wire.NodeSpec, settings: DagSettings) -> tuple[str, str]:
-    """A node's queue item as JSON text, and the same with all names sorted. Both are put together from texts of
-    the values: most have one form only, and an encoder costs more than a node's whole rest here."""
+    """A node's queue item as JSON text, and the same with all names sorted; a default said is a default left
+    out. Both are put together from texts of the values: most have one form only, and an encoder costs more than a
+    node's whole rest here."""
     assert node.topic is not None, "the model sees to that"
     if node.topic.startswith("_"):
         raise Forbidden("topics that begin with `_` are the system's; use another name")
@@ -158,7 +161,7 @@ def _item(i: int, node: wire.NodeSpec, settings: DagSettings) -> tuple[str, str]
     }
     if node.metadata is not None:
         fields["metadata"] = checked(node.metadata, settings.metadata_bytes_max, f"/nodes/{i}/metadata")
-    if node.delay_s is not None:
+    if node.delay_s:
         fields["delay_s"] = repr(node.delay_s)
     if node.ttl_s is not None:
         fields["ttl_s"] = repr(node.ttl_s)
@@ -168,7 +171,7 @@ def _item(i: int, node: wire.NodeSpec, settings: DagSettings) -> tuple[str, str]
         fields["deadline_s"] = repr(node.deadline_s)
     if node.fairness_key is not None:
         fields["fairness_key"] = canonical(node.fairness_key)
-    if node.backoff is not None:
+    if node.backoff is not None and node.backoff != _BACKOFF:
         fields["backoff"] = canonical(node.backoff.model_dump())
     item = _object(fields.items())
     if "{" in fields["payload"]:

@@ -35,10 +35,10 @@ MORE: list[dict[str, Any]] = [
     {},
     {"priority": -(2**31), "lease_s": 1, "max_attempts": 2**31 - 1},
     {"lease_s": 43_200, "priority": 2**31 - 1},
-    {"lease_s": 1.1, "delay_s": 0, "ttl_s": 1e-3},
+    {"lease_s": 1.1, "delay_s": 1e-3, "ttl_s": 1e-2},
     {"delay_s": 1_000_000, "ttl_s": 2_000_000.5},
     {"metadata": {"z": 1, "a": {"y": [1.5], "b": "ü"}}},
-    {"backoff": {"base_s": 1}},
+    {"backoff": {"base_s": 0}},
     {"backoff": {"base_s": 0.5, "factor": 1, "max_s": 9}, "metadata": {}},
     {"upstream": ["ü", "a", "a", '"'], "external": ["y", "x"], "pass_outputs": True, "trigger": "all_done"},
     {"external": [{"name": "y", "deadline_s": 5}, {"name": "x", "deadline_s": 2.5}, "z"]},
@@ -94,3 +94,23 @@ def test_a_sub_dag_is_known_by_its_whole_text() -> None:
 
     whole = [{"dag": made.item}, "all_succeeded", False, [], []]
     assert made.fingerprint == hashlib.blake2b(_SORTED.encode(whole).encode(), digest_size=16).digest()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"backoff": {}},
+        {"backoff": {"base_s": 1, "factor": 2, "max_s": 300, "jitter": 0.2}},
+        {"delay_s": 0},
+        {"priority": 0, "max_attempts": 0, "lease_s": 60, "trigger": "all_succeeded", "pass_outputs": False},
+        {"payload": None, "metadata": None, "ttl_s": None, "upstream": [], "external": [], "tolerate": False},
+    ],
+    ids=str,
+)
+def test_a_default_said_is_a_default_left_out(said: dict[str, Any]) -> None:
+    # Else a builder that fills defaults in, or stops to, is told that another node has its key.
+    nodes = [{"key": "k", "topic": "t"}, {"key": "k", "topic": "t", **said}]
+
+    left_out, said_out = intake.new_nodes([wire.NodeSpec.model_validate(node) for node in nodes], SETTINGS)
+
+    assert (said_out.item, said_out.fingerprint) == (left_out.item, left_out.fingerprint)
