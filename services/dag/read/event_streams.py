@@ -86,7 +86,7 @@ class Stream:
         self._dag = dag
         self._after = after
         self._is_welcome = is_welcome
-        self._at_end = False
+        self._at_end = self._was_quiet = False
         streams.open_now += 1
 
     def close(self) -> None:
@@ -114,6 +114,7 @@ class Stream:
                 elif self._at_end:
                     return
                 elif not await self._changed(watch):
+                    self._was_quiet = True
                     yield b":\n\n"
 
     async def _changed(self, watch: Watch) -> bool:
@@ -129,14 +130,23 @@ class Stream:
     async def _read(self) -> bytes:
         rows = await store.reads.changes_after(self._shard, self._dag.no, self._after, _ROWS_PER_PAGE)
         found = [change for row in rows for change in changes.read(*row) if change.number > self._after]
-        if not found:
-            return b""
         nos = {self._dag.node_no(n): n for n in changes.numbers(found)}
         keys = await store.reads.node_keys(self._shard, list(nos)) if nos else {}
+        if (self._dag.over or self._was_quiet) and await self._is_dropped():
+            # Of what was read a part may be missing: the next call says what became of the DAG.
+            self._at_end = True
+            return b""
+        self._was_quiet = False
+        if not found:
+            return b""
         named = {nos[no]: key for no, key in keys.items()}
         self._after = found[-1].number
         self._at_end = found[-1].n is None and found[-1].state in _OVER
         return b"".join(_frame(self._dag.id, change, named) for change in found)
+
+    async def _is_dropped(self) -> bool:
+        """Whether the DAG's time was over, and its log went with it."""
+        return await store.reads.get_dag(self._shard, self._dag.id, self._dag.namespace) is None
 
 
 def _frame(dag_id: str, change: Logged, keys: dict[int, str]) -> bytes:

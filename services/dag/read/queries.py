@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -174,20 +175,20 @@ class Queries:
 
     async def node(self, namespace: str, dag_id: str, key: str) -> NodeDetail:
         """One node."""
-        shard, dag = await self.find(namespace, dag_id)
-        row = await store.reads.node_by_key(shard, dag.no, key, over=dag.over)
-        if row is None:
-            raise NotFound("the DAG has no node with this key")
-        return (await self._details(shard, dag, [row]))[0]
+        async with self.reading(namespace, dag_id) as (shard, dag):
+            row = await store.reads.node_by_key(shard, dag.no, key, over=dag.over)
+            if row is None:
+                raise NotFound("the DAG has no node with this key")
+            return (await self._details(shard, dag, [row]))[0]
 
     async def nodes(
         self, namespace: str, dag_id: str, *, state: str | None, limit: int, cursor: str | None
     ) -> tuple[list[NodeDetail], str | None]:
         """A page of nodes in the order of their making; shorter than `limit` where edges abound."""
-        shard, dag = await self.find(namespace, dag_id)
-        query = f"nodes|{dag.id}|{state}"
-        rows, reached = await self._page(shard, dag, state, self._begin(dag, query, cursor), limit)
-        details = await self._details(shard, dag, await self._fitting(shard, dag, rows))
+        async with self.reading(namespace, dag_id) as (shard, dag):
+            query = f"nodes|{dag.id}|{state}"
+            rows, reached = await self._page(shard, dag, state, self._begin(dag, query, cursor), limit)
+            details = await self._details(shard, dag, await self._fitting(shard, dag, rows))
         if len(details) < len(rows):
             reached = details[-1].row.no
         more = reached < dag.last_no
@@ -197,9 +198,9 @@ class Queries:
         self, namespace: str, dag_id: str, *, limit: int, cursor: str | None
     ) -> tuple[Shard, Dag, list[ShownNode], str | None]:
         """The same without what surrounds them, and where they live."""
-        shard, dag = await self.find(namespace, dag_id)
-        query = f"rows|{dag.id}"
-        rows, reached = await self._page(shard, dag, None, self._begin(dag, query, cursor), limit)
+        async with self.reading(namespace, dag_id) as (shard, dag):
+            query = f"rows|{dag.id}"
+            rows, reached = await self._page(shard, dag, None, self._begin(dag, query, cursor), limit)
         more = cursors.encode(query, str(reached - dag.node_no(0))) if reached < dag.last_no else None
         return shard, dag, rows, more
 
@@ -207,10 +208,10 @@ class Queries:
         self, namespace: str, dag_id: str, *, limit: int, cursor: str | None
     ) -> tuple[list[tuple[NodeDetail, str]], str | None]:
         """A page of nodes, each with what its item is made of, as JSON text."""
-        shard, dag = await self.find(namespace, dag_id)
-        details, more = await self.nodes(namespace, dag_id, state=None, limit=limit, cursor=cursor)
-        nos = [detail.row.no for detail in details]
-        specs = await store.archive.specs_of(shard, nos, self._settings.page_bytes_max)
+        async with self.reading(namespace, dag_id) as (shard, dag):
+            details, more = await self.nodes(namespace, dag_id, state=None, limit=limit, cursor=cursor)
+            nos = [detail.row.no for detail in details]
+            specs = await store.archive.specs_of(shard, nos, self._settings.page_bytes_max)
         if len(specs) < len(nos):
             reached = max(specs)
             more = cursors.encode(f"nodes|{dag.id}|{None}", str(reached - dag.node_no(0)))
@@ -228,18 +229,18 @@ class Queries:
         Raises:
             LimitExceeded: the DAG has more than `nodes_max` nodes, or takes more than `graph_bytes_max`.
         """
-        shard, dag = await self.find(namespace, dag_id)
-        if dag.next_n > nodes_max:
-            raise LimitExceeded(f"the DAG has {dag.next_n} nodes; in this form at most {nodes_max} are shown")
-        left = self._settings.graph_bytes_max
-        if dag.edges * EDGE_BYTES_MIN > left:
-            raise _graph_too_large(left)
-        written = []
-        async for part in self._drawn(shard, dag, form_of(dag)):
-            left -= len(part)
-            if left < 0:
-                raise _graph_too_large(self._settings.graph_bytes_max)
-            written.append(part)
+        async with self.reading(namespace, dag_id) as (shard, dag):
+            if dag.next_n > nodes_max:
+                raise LimitExceeded(f"the DAG has {dag.next_n} nodes; in this form at most {nodes_max} are shown")
+            left = self._settings.graph_bytes_max
+            if dag.edges * EDGE_BYTES_MIN > left:
+                raise _graph_too_large(left)
+            written = []
+            async for part in self._drawn(shard, dag, form_of(dag)):
+                left -= len(part)
+                if left < 0:
+                    raise _graph_too_large(self._settings.graph_bytes_max)
+                written.append(part)
         return b"".join(written)
 
     async def _drawn(self, shard: Shard, dag: Dag, form: Form) -> AsyncIterator[bytes]:
@@ -277,25 +278,27 @@ class Queries:
         Raises:
             LimitExceeded: that is more than a process should hold at once.
         """
-        shard, dag = await self.find(namespace, dag_id)
-        row = await store.reads.node_by_key(shard, dag.no, key, over=dag.over)
-        if row is None:
-            raise NotFound("the DAG has no node with this key")
-        limit = self._settings.inputs_fetched_bytes_max
+        async with self.reading(namespace, dag_id) as (shard, dag):
+            row = await store.reads.node_by_key(shard, dag.no, key, over=dag.over)
+            if row is None:
+                raise NotFound("the DAG has no node with this key")
+            limit = self._settings.inputs_fetched_bytes_max
 
-        async def read(tx: Transaction) -> list[store.dags.NodeInput]:
-            nos = [row.no]
-            if row.run_on == UNDO:
-                told = await compensation_input.inputs(tx, nos, bytes_max=limit, over=dag.over)
-                if row.no not in told:
-                    raise LimitExceeded(f"the inputs have over {limit} bytes; fetch what it undoes by itself")
-                return [store.dags.NodeInput(row.no, name, value) for name, value in told[row.no]]
-            sizes = await (store.archive.inputs_sizes if dag.over else store.dags.inputs_sizes)(tx, nos)
-            if sizes[row.no] > limit:
-                raise LimitExceeded(f"the inputs have over {limit} bytes; fetch the upstreams' outputs one by one")
-            return await (store.archive.inputs if dag.over else store.dags.inputs)(tx, nos)
+            async def read(tx: Transaction) -> list[store.dags.NodeInput]:
+                nos = [row.no]
+                if row.run_on == UNDO:
+                    told = await compensation_input.inputs(tx, nos, bytes_max=limit, over=dag.over)
+                    if row.no not in told:
+                        raise LimitExceeded(f"the inputs have over {limit} bytes; fetch what it undoes by itself")
+                    return [store.dags.NodeInput(row.no, name, value) for name, value in told[row.no]]
+                sizes = await (store.archive.inputs_sizes if dag.over else store.dags.inputs_sizes)(tx, nos)
+                if sizes[row.no] > limit:
+                    raise LimitExceeded(
+                        f"the inputs have over {limit} bytes; fetch the upstreams' outputs one by one"
+                    )
+                return await (store.archive.inputs if dag.over else store.dags.inputs)(tx, nos)
 
-        parts = await shard.pool.transaction(read)
+            parts = await shard.pool.transaction(read)
         return queue_items.inputs_body([(name, value) for _, name, value in parts])
 
     async def output(self, namespace: str, dag_id: str, key: str) -> str:
@@ -314,23 +317,23 @@ class Queries:
         self, namespace: str, dag_id: str, *, limit: int, cursor: str | None
     ) -> tuple[list[tuple[str, str]], str | None]:
         """A page of (key, output as JSON text) of the nodes that nothing waits for: what a DAG has come to."""
-        shard, dag = await self.find(namespace, dag_id)
-        query = f"outputs|{dag.id}"
-        after_no = self._begin(dag, query, cursor)
-        found: list[tuple[str, str]] = []
-        left = self._settings.page_bytes_max
-        for _ in range(_SCANS_PER_PAGE):
-            last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
-            room = limit - len(found)
-            page = await store.subdags.outputs_page(
-                shard, after_no=after_no, last_no=last_no, rows_max=room, bytes_max=left, over=dag.over
-            )
-            found += [(key, output) for _, key, output, _ in page]
-            left -= page[-1][3] if page else 0
-            is_full = len(page) == room or left <= 0
-            after_no = page[-1][0] if is_full else last_no
-            if is_full or after_no >= dag.last_no:
-                break
+        async with self.reading(namespace, dag_id) as (shard, dag):
+            query = f"outputs|{dag.id}"
+            after_no = self._begin(dag, query, cursor)
+            found: list[tuple[str, str]] = []
+            left = self._settings.page_bytes_max
+            for _ in range(_SCANS_PER_PAGE):
+                last_no = min(after_no + self._settings.list_scan_nodes_max, dag.last_no)
+                room = limit - len(found)
+                page = await store.subdags.outputs_page(
+                    shard, after_no=after_no, last_no=last_no, rows_max=room, bytes_max=left, over=dag.over
+                )
+                found += [(key, output) for _, key, output, _ in page]
+                left -= page[-1][3] if page else 0
+                is_full = len(page) == room or left <= 0
+                after_no = page[-1][0] if is_full else last_no
+                if is_full or after_no >= dag.last_no:
+                    break
         more = cursors.encode(query, str(after_no - dag.node_no(0))) if after_no < dag.last_no else None
         return found, more
 
@@ -345,6 +348,18 @@ class Queries:
         if not position.isdecimal() or len(position) > 9:
             raise invalid("/cursor", "this is not a cursor of this list")
         return dag.node_no(min(int(position), dag.next_n))
+
+    @asynccontextmanager
+    async def reading(self, namespace: str, dag_id: str) -> AsyncIterator[tuple[Shard, Dag]]:
+        """A DAG and where it lives, for several looks at what it has, all of which was there.
+
+        Raises:
+            NotFound: as `find`; also where it was dropped meanwhile, as its time is over.
+        """
+        shard, dag = await self.find(namespace, dag_id)
+        yield shard, dag
+        if dag.over:
+            await self.find(namespace, dag_id)
 
     async def find(self, namespace: str, dag_id: str) -> tuple[Shard, Dag]:
         """A DAG and where it lives.

@@ -97,6 +97,8 @@ class SharedValues:
         found = await store.shared_values.page(
             shard, dag.no, after, rows_max=limit + 1, bytes_max=self._settings.page_bytes_max
         )
+        if dag.over and await store.reads.get_dag(shard, dag_id, namespace) is None:
+            raise NotFound("there is no such DAG in this namespace")  # it was dropped meanwhile
         is_last = len(found) <= limit and sum(len(each.value.encode()) for each in found) < (
             self._settings.page_bytes_max
         )

@@ -152,6 +152,8 @@ class RunReader:
             rows_max=self._settings.history_events_max,
             bytes_max=self._settings.page_bytes_max,
         )
+        if run.over and await store.runs.of_dag(shard, dag_id, namespace) is None:
+            raise NotFound("there is no such run in this namespace")  # it was dropped meanwhile
         return History(run, page.events, page.more)
 
     async def page(
