@@ -22,6 +22,7 @@ from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,6 +32,7 @@ from shared import vital
 from shared.admission.delay import LoopLag
 from shared.beside import beside
 from shared.errors import (
+    BadRequest,
     FieldError,
     Invalid,
     ServiceError,
@@ -89,6 +91,7 @@ async def read_body(request: Request, settings: EdgeSettings) -> bytes:
     Raises:
         TooLarge: over `body_bytes_max`, told before the rest is read.
         UnsupportedMedia: a body that is encoded or not JSON.
+        BadRequest: its sender has gone, and it is not whole.
     """
     headers = request.headers
     length = headers.get("content-length", "0")
@@ -97,11 +100,14 @@ async def read_body(request: Request, settings: EdgeSettings) -> bytes:
     if headers.get("content-encoding", "identity") != "identity":
         raise UnsupportedMedia("send the body without Content-Encoding")
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > settings.body_bytes_max:
-            raise TooLarge(f"the body has over {settings.body_bytes_max} bytes")
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > settings.body_bytes_max:
+                raise TooLarge(f"the body has over {settings.body_bytes_max} bytes")
+            parts.append(part)
+    except ClientDisconnect:
+        raise BadRequest("the connection ended before the body did") from None
     if size:
         body = b"".join(parts)
         json_body.check_media(headers.get("content-type", ""), body)

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from prometheus_client import REGISTRY
 
 from services.queue.settings import QueueSettings
 from shared.http.hot_path import HotPath
@@ -370,3 +371,23 @@ async def test_who_leaves_closes_behind_a_known_head_too(
     code, head, _ = await talk_on.answer()
     assert code == 201
     assert b"connection: close\r\n" in head
+
+
+async def test_a_sender_that_goes_in_the_middle_of_its_body_is_no_fault_of_the_service(port: int) -> None:
+    """Where it is read by the framework: a 500 raises an alarm."""
+    refused, failed = purges(400), purges(500)
+    purge = ENQUEUE.replace(b"enqueue", b"topics/purge")
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(purge + b"content-length: 20\r\n\r\n{")
+    await writer.drain()
+    writer.close()
+    async with asyncio.timeout(END_S):
+        while purges(400) == refused:
+            assert purges(500) == failed
+            await asyncio.sleep(0.01)
+
+
+def purges(status: int) -> float:
+    """How many were answered so."""
+    labels = {"method": "POST", "route": "/v1/namespaces/{ns}/topics/purge", "status": str(status)}
+    return REGISTRY.get_sample_value("headgate_http_request_seconds_count", labels) or 0.0
