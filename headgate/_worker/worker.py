@@ -122,7 +122,7 @@ class Worker:
         self._hurry = asyncio.Event()
         self._blocking_client: Client | None = client if isinstance(client, Client) else None
         self._lock = threading.Lock()
-        self._deciders = Deciders(self.client, self.namespace, self._tasks, self._begin)
+        self.deciders = Deciders(self.client, self.namespace, self._tasks, self._begin)
         self._leases = Leases(self.client, self.namespace, clock, partial(in_loop, self._tasks))
         self._presence = Presence(
             self.client, self.namespace, self.name, version, self._tasks, self._leases, clock
@@ -187,9 +187,7 @@ class Worker:
         """
 
         def register(name: str, function: W) -> W:
-            handlers = self._deciders.add(
-                name, function, version, only_pinned=only_pinned, replay_rate=replay_rate
-            )
+            handlers = self.deciders.add(name, function, version, only_pinned=only_pinned, replay_rate=replay_rate)
             for topic, decide in handlers.items():
                 self.task(topic, slots=slots, lease_s=lease_s, max_attempts=0)(decide)
             return function
@@ -454,7 +452,7 @@ class Worker:
 
     async def _drain(self, pollers: Sequence[asyncio.Task[None]], keepers: Sequence[asyncio.Task[None]]) -> None:
         """Let jobs end and be settled. Without its keepers a worker neither holds nor settles anything."""
-        self._deciders.leave()
+        self.deciders.leave()
         for task in self._tasks.values():
             self._begin(task)
         self._settler.hurry()

@@ -245,6 +245,14 @@ async def test_other_verbs_of_a_run_under_one_id_are_entries_of_their_own(dag_se
     assert found == ['{"id":"x","version":"3"}', '{"id":"x","version":"2"}']
 
 
+async def test_why_a_run_was_paused_is_kept(dag_service: Service) -> None:
+    await dag_service.client.post(f"{NS}/workflows", json={"type": "t", "id": "w"})
+    answer = await dag_service.client.post(f"{NS}/workflows/w/pause", json={"reason": "moving house"})
+    assert (answer.status_code, answer.json()["paused"]) == (202, True)
+    [found] = await listed(dag_service)
+    assert (found["verb"], found["detail"]) == ("pause workflow", '{"reason":"moving house"}')
+
+
 @pytest.mark.parametrize("first", ["refused", "done"])
 async def test_a_call_that_came_twice_at_once_is_kept_if_one_of_them_was_done(
     queue_service: Service, first: str

@@ -30,9 +30,11 @@ examples:
   headgate workflow resume order-17 --replace 'card/charge#1={"receipt": 7}'   with that in the place of its output
   headgate workflow reset order-17 12                   its code goes on as when it was told of event 12
   headgate workflow move order-17 4                     workers of version 4 go on with it
+  headgate workflow wait order-17 --timeout 60          until it is over
   headgate workflow versions order                      which versions of its code open runs need
   headgate workflow history order-17 --to run.json      as `replay` takes it
   headgate workflow check order shop.orders:order       open runs against this code
+  headgate workflow check shop.orders                   those of all workflows that this module registers
   headgate workflow lint shop/                          what in workflows' code will not replay
   headgate workflow replay run.json shop.orders:order   the code against a run's history
   headgate workflow replay kept/ shop.orders:order      and against each one that was kept
@@ -182,15 +184,27 @@ def function_named(name: str) -> Callable[..., Any]:
     if not where:
         raise Invalid(f"{name!r} is neither module:name nor path/file.py:name")
     try:
-        found = getattr(_module(where), attribute)
-    except HeadgateError:
-        raise
-    except (ImportError, AttributeError, SyntaxError) as error:
+        found = getattr(module_named(where), attribute)
+    except AttributeError as error:
         raise NotFound(f"cannot import {name}: {error}") from error
     if not inspect.iscoroutinefunction(found):
         raise Invalid(f"{name} is no `async def`")
     result: Callable[..., Any] = found
     return result
+
+
+def module_named(where: str) -> Any:
+    """A module, or that of a file.
+
+    Raises:
+        NotFound: there is none, or it cannot be imported.
+    """
+    try:
+        return _module(where)
+    except HeadgateError:
+        raise
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise NotFound(f"cannot import {where}: {error}") from error
 
 
 def _module(where: str) -> Any:

@@ -16,7 +16,8 @@ from typing import Any, Final
 from headgate import wire
 from headgate._cli import commands
 from headgate._cli.output import LiveLine, printable, show_fields, show_json, show_table, told
-from headgate._cli.workflow.code import SEEDS_MAX, Add, function_named, history_in
+from headgate._cli.workflow.checked import Code
+from headgate._cli.workflow.code import SEEDS_MAX, Add, history_in
 from headgate._stderr import stderr_line
 from headgate._worker.deciders import PINNED_TOPIC, TOPIC
 from headgate.errors import Invalid
@@ -27,7 +28,8 @@ from headgate.workflow.local.simulation import replay
 Args = argparse.Namespace
 
 CHECK: Final = r"""\ Replays open runs of a type on this code, before it is deployed: FUNCTION is module:name, or
-path/file.py:name. Exit code 1 where one of them parts from its history: the run, the event, what the
+path/file.py:name. A MODULE in the place of both stands for all workflows of its workers and apps, those of pinned
+versions too. Exit code 1 where one of the runs parts from its history: the run, the event, what the
 history has, what the code asks for, and at which line. Each hash seed is a process of its own.
 """
 WAITING_TOLD_S: Final = 1.5
@@ -53,9 +55,11 @@ def add_commands(add: Add) -> None:
         ("show", show, "show a run"),
         ("query", query, "what a run has published, as JSON"),
         ("timeline", timeline, "what a run asked for, and when each ended"),
-        ("pause", pause, "release nothing more of a run"),
     ):
         add(name, run, about).add_argument("id")
+    awaiting = add("wait", wait, "wait until a run is over, and show it: exit code 0 if it has succeeded")
+    awaiting.add_argument("id")
+    awaiting.add_argument("--timeout", type=float, metavar="S", help="show it as it stands then")
     saving = add("history", history, "a run's history, as `replay` takes it")
     saving.add_argument("id")
     saving.add_argument("--to", metavar="FILE", help="write it there")
@@ -82,8 +86,8 @@ def add_commands(add: Add) -> None:
         "--limit", type=int, default=10_000, metavar="N", help="of the newest runs (default 10000)"
     )
     checking = add("check", check, "replay open runs on this code, before it is deployed", epilog=CHECK)
-    checking.add_argument("type")
-    checking.add_argument("function", metavar="FUNCTION")
+    checking.add_argument("type", metavar="TYPE|MODULE")
+    checking.add_argument("function", nargs="?", metavar="FUNCTION")
     checking.add_argument("--sample", type=int, default=500, metavar="N", help="so many open runs (default 500)")
     checking.add_argument("--corpus", metavar="DIR", help="and the histories (*.json) that are kept there")
     checking.add_argument("--seeds", type=int, default=3, metavar="N", help="under so many hash seeds (default 3)")
@@ -91,6 +95,7 @@ def add_commands(add: Add) -> None:
 
 def _add_verbs(add: Add) -> None:
     for name, run, about in (
+        ("pause", pause, "release nothing more of a run"),
         ("terminate", terminate, "end a run"),
         ("resume", resume, "go on with a run that is paused, stuck or has failed"),
     ):
@@ -158,6 +163,14 @@ def show(args: Args) -> int:
         return _show(args, client.workflows.get(args.id).show())
 
 
+def wait(args: Args) -> int:
+    """workflow wait."""
+    with commands.client_of(args) as client:
+        run = client.workflows.get(args.id).wait(args.timeout)
+    _show(args, run)
+    return commands.OK if run.state == "succeeded" else commands.FAILURE
+
+
 def query(args: Args) -> int:
     """workflow query."""
     with commands.client_of(args) as client:
@@ -170,7 +183,10 @@ def signal(args: Args) -> int:
     data = None if args.data is None else commands.parsed(args.data)
     with commands.client_of(args) as client:
         answer = client.workflows.get(args.id).signal(args.name, data)
-    sys.stdout.write(f"{answer.status}\n")
+    if args.output == "json":
+        show_json(answer, sys.stdout)
+    else:
+        sys.stdout.write(f"{answer.status}\n")
     return commands.OK
 
 
@@ -263,8 +279,7 @@ def _verb(name: str) -> Callable[[Args], int]:
     def run(args: Args) -> int:
         with commands.client_of(args) as client:
             handle = client.workflows.get(args.id)
-            reasons = (args.reason,) if hasattr(args, "reason") else ()
-            return _show(args, getattr(handle, name)(*reasons))
+            return _show(args, getattr(handle, name)(args.reason))
 
     return run
 
@@ -337,19 +352,20 @@ def check(args: Args) -> int:
         raise Invalid("--sample is at least 1, or 0 with --corpus")
     if not 1 <= args.seeds <= SEEDS_MAX:
         raise Invalid(f"--seeds is 1 to {SEEDS_MAX}")
-    function = function_named(args.function)
+    code = Code(args.type, args.function)
     with tempfile.TemporaryDirectory() as directory:
         kept = [Path(args.corpus)] if args.corpus else []
         if args.sample:
-            _save_open_runs(args, Path(directory))
+            _save_open_runs(args, code.types, Path(directory))
             kept.append(Path(directory))
-        files = [file for place in kept for file in sorted(place.glob("*.json"))]
+        found_there = [file for place in kept for file in sorted(place.glob("*.json"))]
+        files = [file for file in found_there if code.of(history_in(str(file))) is not None]
         if args.seeds == 1:
             parted = []
             with LiveLine(sys.stderr) as progress:
                 for count, file in enumerate(files):
                     progress.steps(count, len(files), "runs")
-                    if found := _parted_from(file, function):
+                    if found := _parted_from(file, code):
                         parted.append(found)
         else:
             parted = _parted_under_seeds(args, kept)
@@ -362,9 +378,12 @@ def check(args: Args) -> int:
     return commands.FAILURE if parted else commands.OK
 
 
-def _save_open_runs(args: Args, directory: Path) -> None:
+def _save_open_runs(args: Args, types: Iterable[str], directory: Path) -> None:
     with commands.client_of(args) as client, LiveLine(sys.stderr) as progress:
-        open_runs = told(client.workflows.list(type=args.type, state="running", limit=args.sample))
+        open_runs: list[wire.WorkflowRun] = []
+        for type in types:
+            left = args.sample - len(open_runs)
+            open_runs += told(client.workflows.list(type=type, state="running", limit=left)) if left else []
         for number, run in enumerate(open_runs):
             progress.steps(number, len(open_runs), "runs read")
             found = client.workflows.get(run.id).history()
@@ -375,13 +394,14 @@ def _parted_under_seeds(args: Args, kept: Sequence[Path]) -> list[dict[str, Any]
     """Each hash seed in a process of its own, since it holds for a whole one; what parts under the first that any
     part under."""
     progress = LiveLine(sys.stderr)
+    of_code = [args.type] if args.function is None else [args.type, args.function]
     for seed in range(args.seeds):
         parted: list[dict[str, Any]] = []
         progress.steps(seed, args.seeds, "seeds")
         for place in kept:
             options = ["--sample", "0", "--corpus", str(place), "--seeds", "1", "-o", "json"]
             run = subprocess.run(  # noqa: S603 (this very program)
-                [sys.executable, "-m", "headgate", "workflow", "check", args.type, args.function, *options],
+                [sys.executable, "-m", "headgate", "workflow", "check", *of_code, *options],
                 env={**os.environ, "PYTHONHASHSEED": str(seed)},
                 capture_output=True,
                 check=False,
@@ -396,8 +416,10 @@ def _parted_under_seeds(args: Args, kept: Sequence[Path]) -> list[dict[str, Any]
     return []
 
 
-def _parted_from(file: Path, function: Callable[..., Any]) -> dict[str, Any] | None:
+def _parted_from(file: Path, code: Code) -> dict[str, Any] | None:
     found = history_in(str(file))
+    function = code.of(found)
+    assert function is not None
     try:
         replay(found, function)
     except TurnFailed as error:

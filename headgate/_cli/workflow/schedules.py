@@ -15,6 +15,7 @@ examples:
   headgate schedule put nightly --cron "0 3 * * *" --tz Europe/Paris --topic report '{"kind": "full"}'
   headgate schedule put hourly --interval 3600 --topic sync --overlap buffer_one
   headgate schedule put weekly --cron "0 6 * * MON" --dag release.json
+  headgate schedule put monthly --cron "0 6 1 * *" --workflow report '{"kind": "full"}'
   headgate schedule list
   headgate schedule ticks nightly                        what became of its slots
   headgate schedule trigger nightly                      one run now
@@ -35,12 +36,13 @@ def add_commands(root: Any) -> None:
     """`headgate schedule ...`."""
     making = root.add("put", put, "make a schedule, or replace it")
     making.add_argument("id")
-    making.add_argument("payload", nargs="?", help="JSON or plain text, of the topic's item")
+    making.add_argument("payload", nargs="?", help="JSON or plain text, of the topic's item; the workflow's input")
     making.add_argument("--cron", metavar="FIELDS", help='five fields, like "0 3 * * *"')
     making.add_argument("--tz", metavar="ZONE", help="the zone of --cron, like Europe/Paris (default UTC)")
     making.add_argument("--interval", type=float, metavar="S", help="every so many seconds")
     making.add_argument("--at", type=moment, action="append", metavar="TIME", help="at this time; may be repeated")
     making.add_argument("--topic", help="run an item of this topic")
+    making.add_argument("--workflow", metavar="TYPE", help="run a workflow of this type")
     making.add_argument("--dag", metavar="FILE", help="run the DAG in this file")
     making.add_argument("--overlap", choices=get_args(wire.Overlap), help="while a run is unfinished")
     making.add_argument("--catchup", type=float, metavar="S", help="how late a run may begin (default 3600)")
@@ -97,8 +99,10 @@ def put(args: Args) -> int:
             interval_s=args.interval,
             at=args.at,
             topic=args.topic,
-            payload=payload,
+            payload=payload if args.workflow is None else None,
             dag=dag,
+            workflow=args.workflow,
+            input=None if args.workflow is None else payload,
             **options,
         )
     return _show(args, found)

@@ -212,9 +212,11 @@ class AsyncWorkflowHandle:
             self._call(run_verbs.TERMINATE, WorkflowRun.model_validate, body=_named(reason=reason))
         )
 
-    async def pause(self) -> WorkflowRun:
+    async def pause(self, reason: str | None = None) -> WorkflowRun:
         """Release nothing more, until `resume`."""
-        return await self._client._send(self._call(run_verbs.PAUSE, WorkflowRun.model_validate, body=_named()))
+        return await self._client._send(
+            self._call(run_verbs.PAUSE, WorkflowRun.model_validate, body=_named(reason=reason))
+        )
 
     async def resume(
         self,

@@ -212,9 +212,11 @@ class WorkflowHandle:
             self._call(run_verbs.TERMINATE, WorkflowRun.model_validate, body=_named(reason=reason))
         )
 
-    def pause(self) -> WorkflowRun:
+    def pause(self, reason: str | None = None) -> WorkflowRun:
         """Release nothing more, until `resume`."""
-        return self._client._send(self._call(run_verbs.PAUSE, WorkflowRun.model_validate, body=_named()))
+        return self._client._send(
+            self._call(run_verbs.PAUSE, WorkflowRun.model_validate, body=_named(reason=reason))
+        )
 
     def resume(
         self,

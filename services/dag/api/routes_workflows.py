@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 
 from headgate import wire
-from headgate.wire.workflow import Named, ResetRun, ResumeRun, RunUpdate, UpdateSpec
+from headgate.wire.workflow import ResetRun, ResumeRun, RunUpdate, UpdateSpec
 from services.dag.api import run_views, verbs, workflow_intake
 from services.dag.api.parts import Orchestrator
 from services.dag.api.routing import (
@@ -162,9 +162,9 @@ async def terminate(
 
 @router.post(_ONE + "/pause", status_code=202, response_model=wire.WorkflowRun, operation_id="workflow_pause")
 async def pause(
-    ns: NamespaceOf, workflow: str, duties: OrchestratorOf, _body: Annotated[Named, body_of(Named)]
+    ns: NamespaceOf, workflow: str, duties: OrchestratorOf, _body: Annotated[wire.Reasoned, body_of(wire.Reasoned)]
 ) -> Response:
-    """Release nothing more of the run, until it is resumed."""
+    """Release nothing more of the run, until it is resumed; `reason` is for who reads the audit log."""
     dag_id = await duties.run_control.pause(ns, path_name("workflow", workflow))
     return json_response(_view(await duties.runs.of_dag(ns, dag_id)), 202)
 

@@ -43,3 +43,26 @@ def test_one_run_or_all_of_some_are_asked_to_end(service: Service, run: Run) -> 
     for words in ((), ("order-17", "--type", "order")):
         code, _, said = run("workflow", "cancel", *words)
         assert code != 0 and "give an id, or which runs" in said
+
+
+def test_a_run_is_awaited_and_its_end_is_the_exit_code(service: Service, run: Run) -> None:
+    over = {**RUN, "output": 1, "parked": False}
+    for state, code in (("succeeded", 0), ("failed", 1), ("running", 1)):
+        service.reply = lambda *_, state=state: {**over, "state": state}
+        found = run("workflow", "wait", "order-17", "--timeout", "2", "-o", "json")
+        assert (found[0], json.loads(found[1])["state"]) == (code, state)
+    assert service.calls[-1][1] == "/v1/namespaces/default/workflows/order-17/wait?timeout_s=2.0"
+
+
+def test_a_pause_has_a_reason_as_other_verbs_have(service: Service, run: Run) -> None:
+    service.reply = lambda *_: RUN
+    assert run("workflow", "pause", "order-17", "--reason", "moving house")[0] == 0
+    assert service.calls[-1][2]["reason"] == "moving house"
+    assert run("workflow", "pause", "order-17")[0] == 0
+    assert "reason" not in service.calls[-1][2]
+
+
+def test_what_became_of_a_signal_is_json_for_programs(service: Service, run: Run) -> None:
+    service.reply = lambda *_: {"status": "duplicate"}
+    assert run("workflow", "signal", "order-17", "go")[1] == "duplicate\n"
+    assert json.loads(run("workflow", "signal", "order-17", "go", "-o", "json")[1]) == {"status": "duplicate"}

@@ -40,6 +40,9 @@ def test_a_schedule_is_put_as_it_is_said(service: Service, run: Run, tmp_path: P
     assert run("schedule", "put", "weekly", "--interval", "60", "--dag", str(file))[0] == 0
     body = service.calls[-1][2]
     assert body["spec"] == {"interval_s": 60} and body["action"]["dag"]["nodes"] == [{"key": "a", "topic": "t"}]
+    assert run("schedule", "put", "daily", '{"n": 1}', "--interval", "60", "--workflow", "report")[0] == 0
+    (node,) = service.calls[-1][2]["action"]["dag"]["nodes"]
+    assert node["workflow"] == {"type": "report", "input": {"n": 1}}
     with pytest.raises(SystemExit):
         run("schedule", "put", "x", "--at", "soon", "--topic", "t")
 

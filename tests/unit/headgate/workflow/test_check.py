@@ -125,6 +125,61 @@ def test_what_depends_on_the_order_of_a_set_parts_under_some_seed(
     assert found["parted"][0]["hash_seed"] in range(3)
 
 
+REGISTERED = """
+from headgate import App, Worker
+from old import order as order_before
+
+app, worker = App(), Worker()
+
+async def order(wf, count):
+    await wf.call("another", count)
+
+app.workflow("order", version="2")(order)
+worker.workflow("order", version="1", only_pinned=True)(order_before)
+"""
+
+
+def test_a_module_stands_for_the_workflows_of_its_workers_and_apps_each_run_by_its_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for id, more in (
+        ("any", {}),
+        ("old", {"version": "1"}),
+        ("away", {"version": "7"}),
+        ("mail", {"type": "mail"}),
+    ):
+        history = history_of(1, tmp_path)
+        history["events"][0]["data"] |= {"id": id, **more}
+        (kept / f"{id}.json").write_text(json.dumps(history))
+    (tmp_path / "old.py").write_text(BEFORE)
+    module = tmp_path / "registered.py"
+    module.write_text(REGISTERED)
+    words = [
+        "workflow",
+        "check",
+        str(module),
+        "--sample",
+        "0",
+        "--corpus",
+        str(kept),
+        "-o",
+        "json",
+        "--seeds",
+        "1",
+    ]
+    assert cli.main(words) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] == 2, "what the module does not run is not looked at"
+    assert [(one["id"], one["event"]) for one in found["parted"]] == [("any", 1)]
+    assert cli.main([*words[:-1], "2"]) == 1, "in processes of their own, too"
+    assert json.loads(capsys.readouterr().out)["parted"][0]["line"] == f"{module}:8 in order"
+    (tmp_path / "nothing.py").write_text("")
+    assert cli.main(["workflow", "check", str(tmp_path / "nothing.py")]) == 3
+    assert "no worker and no app with a workflow" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("bad", [["--sample", "0"], ["--sample", "-1"], ["--seeds", "0"], ["--seeds", "21"]])
 def test_a_check_of_nothing_is_refused(tmp_path: Path, bad: list[str]) -> None:
     file = tmp_path / "code.py"

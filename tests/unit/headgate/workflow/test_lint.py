@@ -192,7 +192,7 @@ def test_what_is_not_there_is_said(tmp_path: Path, run: Run, monkeypatch: pytest
     (tmp_path / "other.json").write_text("[1]")
     for arguments, code, told in (
         (("run.json", "shop:none"), 3, "cannot import shop:none"),
-        (("run.json", "no_shop:order"), 3, "cannot import no_shop:order"),
+        (("run.json", "no_shop:order"), 3, "cannot import no_shop: No module"),
         (("run.json", "none.py:order"), 3, "there is no none.py"),
         (("run.json", "order"), 2, "neither module:name"),
         (("run.json", "shop:no_workflow"), 2, "is no `async def`"),

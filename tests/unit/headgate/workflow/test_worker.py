@@ -168,7 +168,7 @@ async def test_a_run_is_replayed_before_its_turns_where_its_worker_is_told_to() 
     client = AsyncClient(queue_url="http://q", dag_url="http://d", transport=service)
     worker = Worker(client, namespace="shop")
     worker.workflow("order", replay_rate=1.0)(counts)
-    await worker._deciders._driver.work("order", service.run.lease)
+    await worker.deciders._driver.work("order", service.run.lease)
     assert service.run.stuck is not None and service.run.stuck["code"] == "nondeterministic"
     with pytest.raises(ValueError, match="replay_rate"):
         worker.workflow("other", replay_rate=2.0)(counts)
@@ -306,7 +306,7 @@ def test_each_verb_of_a_run_has_its_path() -> None:
     service = Service(lambda _m, path, _b: {"items": [RUN], "next_cursor": None} if "?" in path else RUN)
     client = Client(dag_url="http://d", namespace="shop", transport=service)
     run = client.workflows.get("a/b")
-    run.show(), run.cancel("why"), run.terminate(), run.pause(), run.resume("mended")
+    run.show(), run.cancel("why"), run.terminate(), run.pause("why"), run.resume("mended")
     (found,) = client.workflows.list(type="order", stuck=True, limit=1)
     assert found.run == "d-1"
     base = "/v1/namespaces/shop/workflows"
@@ -316,7 +316,7 @@ def test_each_verb_of_a_run_has_its_path() -> None:
         ("GET", f"{base}/a%2Fb", None),
         ("POST", f"{base}/a%2Fb/cancel", {"reason": "why"}),
         ("POST", f"{base}/a%2Fb/terminate", {}),
-        ("POST", f"{base}/a%2Fb/pause", {}),
+        ("POST", f"{base}/a%2Fb/pause", {"reason": "why"}),
         ("POST", f"{base}/a%2Fb/resume", {"reason": "mended"}),
         ("GET", f"{base}?type=order&stuck=true&limit=1", None),
     ]
