@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
@@ -57,7 +58,9 @@ _FORBIDDEN: Final[dict[Any, str]] = {
     os.listdir: _FILES,
     os.scandir: _FILES,
     os.stat: _FILES,
-    socket.getaddrinfo: _NET,
+    socket.gethostbyname: _NET,
+    socket.gethostbyname_ex: _NET,
+    socket.gethostbyaddr: _NET,
     socket.gethostname: _NET,
     os.system: _PROCESS,
     **{getattr(os, name): _PROCESS for name in ("fork", "posix_spawn") if hasattr(os, name)},
@@ -68,8 +71,10 @@ _DRAWS: Final = frozenset({"random", "getrandbits", "seed"})
 # Of Python's own functions, by their code.
 _FORBIDDEN_CODE: Final[dict[CodeType, str]] = {
     socket.socket.__init__.__code__: _NET,
+    socket.getaddrinfo.__code__: _NET,
     subprocess.Popen.__init__.__code__: _PROCESS,
     threading.Thread.start.__code__: _PROCESS,
+    uuid.uuid1.__code__: "the clock, and this machine's address: take wf.uuid()",
 }
 _ADDRESSES: Final = {builtins.id: "addresses", builtins.hash: "hashes, which differ by process"}
 # They look at clocks and files for themselves, and code sees nothing of it.
@@ -82,6 +87,7 @@ _TRUSTED: Final = (
     "traceback",
     "warnings",
     "asyncio",
+    "zoneinfo",
 )
 _LIBRARY: Final = str(Path(os.__file__).parent)
 _NAMES: Final = frozenset(getattr(each, "__name__", "") for each in (*_FORBIDDEN, *_ADDRESSES)) | _DRAWS

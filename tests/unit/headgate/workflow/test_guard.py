@@ -2,11 +2,14 @@
 
 import copy
 import os
+import socket
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -32,6 +35,25 @@ def test_a_process_is_refused_before_it_begins(begin: Callable[[str], Any], tmp_
     with pytest.raises(Nondeterministic, match="a thread or process"), guard(code):
         begin(f"touch {tmp_path}/begun")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "look", [socket.getaddrinfo, socket.gethostbyname, socket.gethostbyname_ex, socket.gethostbyaddr]
+)
+def test_a_name_is_not_looked_up_in_the_network(look: Callable[..., Any]) -> None:
+    place = ("localhost", 80) if look is socket.getaddrinfo else ("localhost",)
+    with pytest.raises(Nondeterministic, match="the network"), guard(code):
+        look(*place)
+
+
+def test_an_id_made_of_the_time_is_the_clock() -> None:
+    with pytest.raises(Nondeterministic, match=r"the clock.*wf\.uuid"), guard(code):
+        uuid.uuid1()
+
+
+def test_a_time_zone_is_read_for_the_code() -> None:
+    with guard(code):
+        ZoneInfo.no_cache("Europe/Paris")
 
 
 def test_one_that_was_entered_again_meanwhile_stays() -> None:
