@@ -12,6 +12,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 
@@ -50,6 +51,11 @@ def add_pages(app: FastAPI, service: str) -> None:
     @app.get("/ui", include_in_schema=False)
     async def page(request: Request) -> Response:
         return _answer(first, request)
+
+    @app.get("/ui/workflows/{workflow}", include_in_schema=False)
+    async def run(workflow: str, namespace: str = "") -> Response:
+        place = f"{quote(namespace, safe='')}/runs/{quote(workflow, safe='')}"
+        return Response(status_code=307, headers={"location": f"../../ui#/{place}"})
 
     @app.get("/ui/{name}", include_in_schema=False)
     async def part(name: str, request: Request) -> Response:

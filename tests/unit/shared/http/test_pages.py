@@ -57,6 +57,12 @@ async def test_the_root_leads_to_a_page_whose_parts_are_all_served(client: httpx
         assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
+async def test_a_run_has_an_address_of_its_own_that_leads_to_its_page(client: httpx.AsyncClient) -> None:
+    for asked, place in (("order-17", "/runs/order-17"), ("a%3Ab?namespace=shop", "shop/runs/a%3Ab")):
+        answer = await client.get(f"/ui/workflows/{asked}")
+        assert (answer.status_code, answer.headers["location"]) == (307, f"../../ui#/{place}")
+
+
 @pytest.mark.parametrize("name", ["index.html", "..%2Fpages.py", "%2e%2e/pages.py", "nothing.js"])
 async def test_nothing_but_the_parts_is_served(client: httpx.AsyncClient, name: str) -> None:
     answer = await client.get(f"/ui/{name}")
