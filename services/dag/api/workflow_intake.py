@@ -123,12 +123,15 @@ def turn(body: wire.TakeTurn, settings: DagSettings) -> Turn:
     """A turn.
 
     Raises:
+        Invalid: it says that the run is stuck, and more.
         BadCommand: a command means nothing.
         ValueTooLarge: a value is over its limit.
     """
     said = body.model_dump(mode="json", exclude={"wait_s"})
     digest = hashlib.sha256(canonical(said).encode()).digest()
     if body.stuck is not None:
+        if body.commands or body.results:
+            raise invalid("/commands" if body.commands else "/results", "a run that is stuck asks for nothing")
         stuck = encode(body.stuck.model_dump(exclude_none=True))
         return Turn(body.generation, body.secret, body.turn, body.last, digest, stuck=stuck)
     results = []
@@ -163,6 +166,8 @@ def _command(i: int, command: wire.TurnCommand, settings: DagSettings) -> Comman
     if unknown:
         raise _bad(f"{at}/spec/{unknown[0]}", f"a command of kind {kind} has no such field")
     if kind == "publish":
+        if "value" not in spec:
+            raise _bad(f"{at}/spec/value", "is required")
         value = intake.checked(spec.get("value"), settings.value_bytes_max, f"{at}/spec/value")
         return made._replace(value=value)
     if kind == "answer":

@@ -117,6 +117,12 @@ TURNS: dict[str, tuple[dict[str, Any], int, str]] = {
         422,
         "bad_command",
     ),
+    "a published value that is not said": ({"commands": [command("publish", "state")]}, 422, "bad_command"),
+    "what a run that is stuck would ask for": (
+        {"stuck": {"code": "bug", "error": "no"}, "commands": [command(**GOOD)]},
+        422,
+        "invalid",
+    ),
     "a key of controls": ({"commands": [command(key="a\n#1", **GOOD)]}, 422, "bad_command"),
     "a key too long": ({"commands": [command(key="k" * 1_100 + "#1", **GOOD)]}, 422, "bad_command"),
     "an end with a key": ({"commands": [command("end", "x", state="failed")]}, 422, "invalid"),
