@@ -156,15 +156,15 @@ class App(Sender):
         name: what names it to callers and workers, on its topic `job/<name>`; by default its own. Renaming the
             function does not matter where this is given.
         version: raise it when arguments change in a way that older callers cannot meet, and keep the older
-        function
-            beside for what is still queued.
+            function beside for what is still queued.
         max_attempts: so often it is run before it has failed. By default what it raises ends the job at once, and
             only a worker that was lost brings another attempt.
         backoff: the waits between attempts, as of an item: `{"base_s": 5}`.
         timeout_s: an attempt that takes longer has failed. A plain function's thread cannot be ended; it is
-        left alone. slots: how many run at once in one worker; a plain function in a thread each. batch: call it
-        once for up to so many jobs; it takes one list, and jobs are sent with an element or a list.
-            `batch_wait_s` is how long a call that is not full waits for more.
+            left alone.
+        slots: how many run at once in one worker; a plain function in a thread each.
+        batch: call it once for up to so many jobs; it takes one list, and jobs are sent with an element or a
+            list. `batch_wait_s` is how long a call that is not full waits for more.
         rate, burst, concurrency: so many of its jobs are begun a second, so many of them at once (by default as
             many as a second has), and so many run at a time, over all workers. A worker sets them when it starts.
         key_rate, key_burst, key_concurrency: the same for the jobs of each `fairness_key`, an option of jobs.
@@ -289,8 +289,8 @@ class App(Sender):
     def _register(self, function: Any, settings: Mapping[str, Any]) -> JobFunction[..., Any, ..., Any]:
         if isinstance(function, str):
             raise TypeError(f"@app.job decorates a function; the job with an id is app.handle({function!r})")
-        if not callable(function) or isinstance(function, type):
-            raise TypeError(f"@app.job decorates a function, not {function!r}")
+        if not inspect.isroutine(function):
+            raise TypeError(f"@app.job decorates a function, not {function!r}: call that in one")
         if is_generator(function):
             raise TypeError(f"{function!r} is a generator: a job returns its result, `yield` gives it none")
         given = {**settings, "name": settings.get("name") or default_name(function)}

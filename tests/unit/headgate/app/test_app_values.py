@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import importlib.machinery
 import json
 import math
@@ -216,6 +217,19 @@ def test_a_batch_that_takes_no_one_list_is_refused_at_the_caller_and_by_the_work
         made.enqueue(*([1] if function.__code__.co_varnames else []))
     with pytest.raises(TypeError, match="takes one list of elements"):
         made.signature.check()
+
+
+class Called:
+    def __call__(self, x: int) -> int:
+        return x
+
+
+@pytest.mark.parametrize("called", [Called(), functools.partial(pow, 2), Called, 5, None])
+def test_what_is_called_but_is_no_function_is_refused_where_it_is_decorated(called: Any) -> None:
+    with pytest.raises(TypeError, match=r"decorates a function, not .*: call that in one"):
+        App("odd").job(name="odd")(called)
+    with pytest.raises(TypeError, match="decorates a function, not"):
+        App("odd").job(called)
 
 
 @app.job(batch=5)
