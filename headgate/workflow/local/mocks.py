@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import math
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,9 @@ from headgate.workflow.commands import canonical
 from headgate.workflow.errors import NodeFailed
 
 ATTEMPTS_MAX: Final = 20
+FAILED: Final = "failed, as the test says"
+# More attempts than any task has.
+FOR_EVER: Final = sys.maxsize
 
 
 @dataclass(slots=True)
@@ -21,7 +25,7 @@ class Mock:
 
     output: Any = None
     fails: int = 0
-    error: str = "failed, as the test says"
+    error: str = FAILED
     takes_s: float = 0.0
     workflow: Callable[..., Any] | None = None
 

@@ -28,7 +28,7 @@ from headgate.workflow.commands import Command, canonical
 from headgate.workflow.events import Event, markers_of
 from headgate.workflow.guard import guard
 from headgate.workflow.local.memory import EPOCH, MemoryRun
-from headgate.workflow.local.mocks import Mock, attempts, done, finished, graph_played
+from headgate.workflow.local.mocks import FAILED, FOR_EVER, Mock, attempts, done, finished, graph_played
 from headgate.workflow.replay import Replay
 from headgate.workflow.turns import Turn
 
@@ -88,7 +88,7 @@ class Simulation:
         output: Any = None,
         *,
         fails: int = 0,
-        error: str = "failed, as the test says",
+        error: str | None = None,
         takes_s: float = 0.0,
         workflow: Callable[..., Any] | None = None,
     ) -> "Simulation":
@@ -97,6 +97,7 @@ class Simulation:
 
         output: its output, or a function of its payload (or arguments) that makes it, or raises.
         fails: so many attempts fail before; where it has no more attempts than that, it fails.
+        error: with what they fail; without `fails` each attempt does.
         takes_s: each attempt takes so long.
         workflow: a child runs this, with the same mocks.
         """
@@ -104,7 +105,8 @@ class Simulation:
             name, output = what.topic, what.in_test(output)
         else:
             name = what if isinstance(what, str) else what.__name__
-        self._mocks[name] = Mock(output, fails, error, takes_s, workflow)
+        fails = FOR_EVER if error is not None and not fails else fails
+        self._mocks[name] = Mock(output, fails, error or FAILED, takes_s, workflow)
         self._played = None
         return self
 
@@ -260,26 +262,23 @@ def explore(
 
 
 def replay(
-    history: str | Path | Mapping[str, Any] | Sequence[Event],
+    history: str | Path | Mapping[str, Any] | Sequence[Event | Mapping[str, Any]],
     function: Callable[..., Any],
     *,
     watched: bool = True,
 ) -> Replay:
-    """The code against a run's history: a file of `headgate workflow history`, or its content, or events.
+    """The code against a run's history: a file of `headgate workflow history`, or its content, or its events.
 
     Raises:
         Mismatch: the code asks for something else; it has the event, both sides and the line.
     """
     if isinstance(history, str | Path):
-        found: Mapping[str, Any] | Sequence[Event] = json.loads(Path(history).read_text())
+        found: Mapping[str, Any] | Sequence[Event | Mapping[str, Any]] = json.loads(Path(history).read_text())
     else:
         found = history
-    if isinstance(found, Mapping):
-        events = list(map(Event.parse, found["events"]))
-        seen = found.get("seen", events[-1].event if events else 0)
-    else:
-        events = list(found)
-        seen = events[-1].event if events else 0
+    whole: Mapping[str, Any] = found if isinstance(found, Mapping) else {"events": found}
+    events = [each if isinstance(each, Event) else Event.parse(each) for each in whole["events"]]
+    seen = whole.get("seen", events[-1].event if events else 0)
     return _apart(partial(_replayed, function, events, seen, watched))
 
 

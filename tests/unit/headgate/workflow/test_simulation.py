@@ -71,6 +71,21 @@ def test_what_is_used_up_fails_and_the_message_has_the_workflows_lines() -> None
     assert (done.state, done.asked[-1]) == ("failed", "card/charge#1")
 
 
+def test_what_is_said_to_have_an_error_fails_at_each_attempt() -> None:
+    for attempts in (1, 3, 0):
+
+        async def pays(wf: Workflow, attempts: int) -> str:
+            try:
+                await wf.call("card/charge", max_attempts=attempts)
+            except NodeFailed as error:
+                return f"{error.state}: {error.error}"
+            return "paid"
+
+        assert simulate(pays, attempts).on("card/charge", error="no funds").output == "failed: no funds"
+        assert simulate(pays, attempts).on("card/charge", error="no funds", fails=99).output == "failed: no funds"
+    assert simulate(pays, 3).on("card/charge", error="no funds", fails=2).output == "paid"
+
+
 def test_a_workflow_that_waits_for_what_does_not_come_is_stalled() -> None:
     async def waits(wf: Workflow) -> None:
         await wf.fork("work")
@@ -249,6 +264,7 @@ def test_a_history_is_saved_and_replayed(tmp_path: Path) -> None:
     run = replay(tmp_path / "run.json", done.function)
     assert run.end is not None and run.end.spec["output"] == done.output
     replay(done.history, done.function)
+    replay([event.body() for event in done.history], done.function)
 
 
 def test_a_long_command_is_shown_short() -> None:
