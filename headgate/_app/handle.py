@@ -47,6 +47,12 @@ class _Unfinished(Exception):
     """A node that a result needs has not ended yet."""
 
 
+def _one(call: Call[T]) -> Steps[T]:
+    """The answer of one call."""
+    answer: T = yield call
+    return answer
+
+
 class Sent(Generic[R_co]):
     """What both have in common: the DAG that they are."""
 
@@ -71,24 +77,26 @@ class Sent(Generic[R_co]):
         wait_s = query.get("timeout_s", 0.0)
         return verbs.call(verb, parse, body=body, query=query, wait_s=wait_s, ns=self.app.namespace, dag=self.id)
 
-    def _show(self) -> Steps[wire.Dag]:
+    def _asked(self, steps: Steps[T]) -> Steps[T]:
+        """What calls about it are answered.
+
+        Raises:
+            ResultGone: it is not kept any longer.
+        """
         try:
-            dag: wire.Dag = yield self._call(verbs.DAG)
+            return (yield from steps)
         except NotFound:
             raise ResultGone(f"there is no {self!r}; what has ended is kept for a while only") from None
-        return dag
+
+    def _show(self) -> Steps[wire.Dag]:
+        return (yield from self._asked(_one(self._call(verbs.DAG))))
 
     def _wait_once(self, wait_s: float, node: str | None = None) -> Steps[wire.WaitedDag]:
         """The DAG, and how a node of it stands then, with what it gave."""
         query = {"timeout_s": round(wait_s, 3), "node": node}
         parse, ns = wire.WaitedDag.model_validate, self.app.namespace
-        try:
-            dag: wire.WaitedDag = yield verbs.call(
-                verbs.DAG_WAIT, parse, query=query, wait_s=wait_s, ns=ns, dag=self.id
-            )
-        except NotFound:
-            raise ResultGone(f"there is no {self!r}; what has ended is kept for a while only") from None
-        return dag
+        call = verbs.call(verbs.DAG_WAIT, parse, query=query, wait_s=wait_s, ns=ns, dag=self.id)
+        return (yield from self._asked(_one(call)))
 
     def _waited(self, timeout_s: float | None) -> Steps[bool]:
         ends_at = None if timeout_s is None else self.app.monotonic_s() + timeout_s
@@ -160,14 +168,14 @@ class Sent(Generic[R_co]):
             if read == _SINGLY_MAX:
                 known = dict((yield from self._nodes()))
             node = known.get(needed)
-            answer = yield from self._output_of(node if node is not None else (yield self._node_call(needed)))
+            answer = yield from self._output_of(node if node is not None else (yield from self._node_of(needed)))
 
     def _nodes(self) -> Steps[dict[str, wire.NodeView]]:
         """All nodes of the DAG, by key: a result of many is read page by page."""
         parse = verbs.page_of(wire.NodeView)
         ns, dag_id = self.app.namespace, self.id
-        nodes = yield from listed(lambda page: verbs.call(verbs.DAG_NODES, parse, query=page, ns=ns, dag=dag_id))
-        return {node.key: node for node in nodes}
+        pages = listed(lambda page: verbs.call(verbs.DAG_NODES, parse, query=page, ns=ns, dag=dag_id))
+        return {node.key: node for node in (yield from self._asked(pages))}
 
     def _output_of(self, node: wire.NodeView | wire.NodeEnd) -> Steps[Any]:
         if node.state == "succeeded":
@@ -177,9 +185,10 @@ class Sent(Generic[R_co]):
         yield from self._raise(node)
         raise AssertionError("it has raised")
 
-    def _node_call(self, key: str) -> Call[wire.NodeView]:
-        parse = wire.NodeView.model_validate
-        return verbs.call(verbs.DAG_NODE, parse, query={"key": key}, ns=self.app.namespace, dag=self.id)
+    def _node_of(self, key: str) -> Steps[wire.NodeView]:
+        parse, ns = wire.NodeView.model_validate, self.app.namespace
+        call = verbs.call(verbs.DAG_NODE, parse, query={"key": key}, ns=ns, dag=self.id)
+        return (yield from self._asked(_one(call)))
 
     def _raise(self, node: wire.NodeView | wire.NodeEnd) -> Steps[None]:
         """Raise what a node has come to that has no result."""
@@ -192,7 +201,7 @@ class Sent(Generic[R_co]):
         query = {"state": "failed", "limit": 20}
         parse = verbs.page_of(wire.NodeView)
         call = verbs.call(verbs.DAG_NODES, parse, query=query, ns=self.app.namespace, dag=self.id)
-        failed: list[wire.NodeView] = (yield call)[0]
+        failed = (yield from self._asked(_one(call)))[0]
         counting = [one for one in failed if not one.tolerate] or failed
         if counting:
             error = raised_by(counting[0].error, f"job {counting[0].key!r} ({self.id})")
@@ -201,10 +210,7 @@ class Sent(Generic[R_co]):
         raise JobSkipped(f"{where} was skipped: its condition was not met, or that of what it waits for")
 
     def _status(self, key: str) -> Steps[JobStatus]:
-        try:
-            node: wire.NodeView = yield self._node_call(key)
-        except NotFound:
-            raise ResultGone(f"there is no {self!r}; what has ended is kept for a while only") from None
+        node = yield from self._node_of(key)
         if node.state == "blocked":
             return "waiting"
         if node.state != "released":
@@ -336,7 +342,7 @@ class JobHandle(Sent[R_co]):
     def _logged(self) -> Steps[list[wire.LogEntry]]:
         item_id = self.id
         if self.kept:
-            node: wire.NodeView = yield self._node_call((yield from self._key()))
+            node = yield from self._node_of((yield from self._key()))
             item_id = node.item_id
         ns, parse = self.app.namespace, verbs.page_of(wire.LogEntry)
         return (

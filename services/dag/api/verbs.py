@@ -107,6 +107,8 @@ async def wait(
     if node is None:
         return dag_view(found)
     row = await duties.queries.standing_of(found, node)
+    if row is None and found.over:
+        await duties.queries.find(namespace, dag)  # it may have been dropped meanwhile
     return {**dag_view(found), "node": None if row is None else node_end_view(row)}
 
 

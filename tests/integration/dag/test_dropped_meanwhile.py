@@ -30,6 +30,7 @@ ASKED = (
     "/frontier",
     "/values",
     "/wait",
+    "/wait?node=b",
 )
 RUNS = "/v1/namespaces/default/workflows"
 FOR_EVER_S = 1e9

@@ -159,7 +159,7 @@ def test_a_result_that_nests_too_deep_fails_its_job_once_and_in_words() -> None:
 def test_a_result_comes_with_the_end_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a send and a wait, and no call more; so does what it raised."""
     with app.testing():
-        monkeypatch.setattr("headgate._app.handle.Sent._node_call", None)
+        monkeypatch.setattr("headgate._app.handle.Sent._node_of", None)
         assert resize.enqueue("a").result() == "a@640"
         flow = app.flow("one")
         call = flow.add(resize.call("b"))
