@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from struct import Struct
 from typing import NewType
 
@@ -118,7 +119,7 @@ def dag_tags(item_ids: Sequence[str]) -> set[bytes]:
     """The DAG tags of canonical ids."""
     if len(item_ids) == 1:
         return {item_ids[0][DAG_TAG].encode()}
-    return {tag for (tag,) in _DAG_TAG_OF_ID.iter_unpack("".join(item_ids).encode())}
+    return set(chain.from_iterable(_DAG_TAG_OF_ID.iter_unpack("".join(item_ids).encode())))
 
 
 def with_dag_tag(item_ids: Iterable[str], like: str) -> list[str]:

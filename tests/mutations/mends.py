@@ -151,4 +151,23 @@ MUTATIONS = (
         "        self._tokens = self._tokens if refused else tokens\n        TOKENS_LINES",
         ("unit/shared/http/test_access.py",),
     ),
+    Mutation(
+        "sweep-later-item",
+        "an old lease takes back nothing of a later item under its id",
+        "services/queue/store/sql/leases.sql",
+        "item.id = ANY (sized.ids) AND item.enqueued_at <= sized.claimed_at) AS ids",
+        "item.id = ANY (sized.ids)) AS ids",
+        ("contract/test_queue_leases.py::test_an_old_lease_takes_back_nothing_of_a_later_item_under_its_id",),
+    ),
+    Mutation(
+        "sweep-goes-on",
+        "a sweep that came to its bound is followed by another at once",
+        "services/queue/leases/expiry.py",
+        "        or living >= bounds.items_max\n",
+        "        or living > bounds.items_max\n",
+        (
+            "integration/queue/test_bounded_steps.py"
+            "::test_a_sweep_that_came_to_a_bound_is_followed_by_another_at_once",
+        ),
+    ),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
+from itertools import chain
 
 import msgspec
 
@@ -116,7 +117,7 @@ def _named(head: bytes, parts: list[bytes], between: bytes) -> tuple[bytes, list
     ends = b"".join([part[-behind:] for part in parts])
     if len(ends) != behind * len(parts):
         return _NOT_REPEATED
-    ids = [item_id for (item_id,) in struct.iter_unpack(f"{len(between)}x{ID_CHARS}s", ends)]
+    ids = list(chain.from_iterable(struct.iter_unpack(f"{len(between)}x{ID_CHARS}s", ends)))
     text = b"".join(ids)
     if ends != between + between.join(ids) or not are_canonical_text(text):
         return _NOT_REPEATED
@@ -161,7 +162,7 @@ def acks(body: bytes, settings: QueueSettings) -> PlainAcks | Fallback:
         return Fallback("limits" if not rest else "shape")
     text = body[start:last]
     # One format for any count: `struct` compiles and keeps each format that it is given.
-    ids = [item_id for (item_id,) in struct.iter_unpack(f"{ID_CHARS}s{len(between)}x", text + between)]
+    ids = list(chain.from_iterable(struct.iter_unpack(f"{ID_CHARS}s{len(between)}x", text + between)))
     if between.join(ids) != text or not are_canonical_text(b"".join(ids)):
         return Fallback("shape")
     return PlainAcks(list(map(bytes.decode, ids)), token.decode())

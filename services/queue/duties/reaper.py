@@ -115,10 +115,10 @@ class Reaper:
         """Take back leases that ran out, a bounded number of items; how many ids that met."""
         if not self.leases.is_due:
             return 0
-        met = 0
+        met, was_full = 0, False
 
         async def sweep(items_max: int) -> int:
-            nonlocal met
+            nonlocal met, was_full
             settings = self._settings
             swept = await self._expiry.sweep(
                 self._store,
@@ -132,11 +132,11 @@ class Reaper:
                     int(settings.id_window_s * 1000),
                 ),
             )
-            met, self._swept_namespace_id = swept.ids, swept.last_namespace_id
+            met, was_full, self._swept_namespace_id = swept.ids, swept.was_full, swept.last_namespace_id
             return swept.expired
 
         await self._sweeps.step(sweep)
-        self.leases.is_due = met > 0
+        self.leases.is_due = was_full
         return met
 
     async def expire_step(self) -> int:

@@ -87,7 +87,7 @@ class Expiry:
         ]
         if acked:  # between the look of `take_expired` and its lock
             await leases.remember_acked(tx, *zip(*acked, strict=True))
-        return Swept(len(items), *await self._take_back(tx, items, holdings), *_reach(groups))
+        return _swept(groups, bounds, len(items), *await self._take_back(tx, items, holdings))
 
     async def _take_back(
         self, tx: Transaction, items: Mapping[str, LockedItem], holdings: Mapping[str, Holding]
@@ -129,17 +129,26 @@ def _too_long(item: LockedItem, holding: Holding) -> str | None:
 
 class Swept(NamedTuple):
     """What a sweep took back, what of it is ready now, what it has buried, how many ids it took out of groups
-    (most were acked), and whose group was the last."""
+    (most were acked), whose group was the last, and whether it came to a bound, so that there may be more."""
 
     expired: int
     ready: list[Ready]
     buried: Buried
     ids: int
     last_namespace_id: int
+    was_full: bool
 
 
-def _reach(groups: Sequence[ExpiredGroup]) -> tuple[int, int]:
-    return sum(group.ids_taken for group in groups), groups[-1].namespace_id if groups else 0
+def _swept(
+    groups: Sequence[ExpiredGroup], bounds: SweepBounds, expired: int, ready: list[Ready], buried: Buried
+) -> Swept:
+    ids, living = sum(group.ids_taken for group in groups), sum(len(group.ids) for group in groups)
+    was_full = (
+        len(groups) >= min(bounds.groups_max, bounds.look_max)
+        or ids >= bounds.ids_max
+        or living >= bounds.items_max
+    )
+    return Swept(expired, ready, buried, ids, groups[-1].namespace_id if groups else 0, was_full)
 
 
 async def _put_off(tx: Transaction, bounds: SweepBounds) -> Swept:
@@ -149,4 +158,4 @@ async def _put_off(tx: Transaction, bounds: SweepBounds) -> Swept:
             log.error("an item whose lease ran out cannot be taken back", item=item_id)
             where = (group.namespace_id, group.topic_id, item_id, group.holding)
             await leases.lease_again(tx, [(group.token, PUT_OFF_S, *where)])
-    return Swept(0, [], Buried(), *_reach(groups))
+    return _swept(groups, bounds, 0, [], Buried())

@@ -53,10 +53,10 @@ class Names:
 
     async def make(self, pairs: Iterable[Pair]) -> dict[Pair, TopicRef]:
         """See to it that every (namespace, topic) has a row here; their numbers."""
-        wanted = list(dict.fromkeys(pairs))
+        wanted = set(pairs)
         found = await self._found(wanted)
-        missing = sorted(pair for pair in wanted if pair not in found)
-        if missing:
+        if len(found) < len(wanted):
+            missing = sorted(wanted - found.keys())
             pool = self._shard.pool
             namespaces, topics = [ns for ns, _ in missing], [name for _, name in missing]
             await self.make_namespaces(namespaces)
@@ -126,12 +126,17 @@ class Names:
         for remembered in (self._topics, self._names, self._namespaces):
             remembered.clear()
 
-    async def _found(self, pairs: Sequence[Pair], *, also_retiring: bool = False) -> dict[Pair, TopicRef]:
+    async def _found(self, pairs: Iterable[Pair], *, also_retiring: bool = False) -> dict[Pair, TopicRef]:
         """Of those that are here, or are remembered."""
-        known = {pair: self._topics.get(pair) for pair in pairs}
-        found = {pair: ref for pair, ref in known.items() if ref is not None}
-        missing = sorted(pair for pair in known if pair not in found)
-        return found | await self._find(missing, also_retiring=also_retiring) if missing else found
+        found: dict[Pair, TopicRef] = {}
+        missing: set[Pair] = set()
+        for pair in pairs:
+            ref = self._topics.get(pair)
+            if ref is None:
+                missing.add(pair)
+            else:
+                found[pair] = ref
+        return found | await self._find(sorted(missing), also_retiring=also_retiring) if missing else found
 
     async def _find(self, pairs: Sequence[Pair], *, also_retiring: bool = False) -> dict[Pair, TopicRef]:
         rows = await self._shard.pool.fetch(

@@ -73,6 +73,31 @@ async def test_a_sweep_looks_at_a_bounded_number_of_ids(own_api: Api) -> None:
     assert (await expiry.sweep(store, SweepBounds(100, groups_max=1))).ids == 5
 
 
+@pytest.mark.parametrize("bound", ["items_max", "ids_max", "groups_max", "look_max"])
+async def test_a_sweep_that_came_to_a_bound_is_followed_by_another_at_once(own_api: Api, bound: str) -> None:
+    await prepare(own_api, 3)
+    store, expiry = own_api.host.stores[0], own_api.host.process.expiry
+    bounds = SweepBounds(100)._replace(**{bound: 2})
+
+    assert [(await expiry.sweep(store, bounds)).was_full for _ in range(2)] == [True, False]
+    assert await own_api.host.count("lease") == 0
+
+
+async def test_a_sweep_that_took_all_that_ran_out_is_not_followed_by_one_that_finds_nothing(own_api: Api) -> None:
+    await prepare(own_api, 3)
+    reaper = own_api.host.reapers[0]
+    await reaper.look()
+    assert await reaper.sweep_step() == 3
+    assert not reaper.leases.is_due
+    await own_api.enqueue_one("t", id=own_api.new_id(0), lease_s=1, backoff=AT_ONCE)
+    await own_api.dequeue("t", 4)
+    await own_api.clock.advance(2)
+
+    assert await reaper.sweep_step() == 0  # nobody has looked since
+    await reaper.look()
+    assert await reaper.sweep_step() > 0
+
+
 async def test_a_namespace_with_many_leases_does_not_keep_back_anothers(own_api: Api) -> None:
     """They ran out first; the sweep after its own is another namespace's all the same."""
     other, third = Api(own_api.host), Api(own_api.host)

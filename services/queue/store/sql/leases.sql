@@ -175,32 +175,32 @@ WITH due AS MATERIALIZED (
         ORDER BY expires_at LIMIT $1::int) AS first),
 locked AS MATERIALIZED (
     SELECT lease.ctid AS place, lease.token, lease.namespace_id, lease.topic_id, lease.claimed_at, lease.worker,
-        lease.ids,
-        lease.claimed_at < 'infinity' AS was_shown, due.turn, lease.namespace_id <= $6::int AS had_its_turn
+        lease.ids, due.turn, lease.namespace_id <= $6::int AS had_its_turn
     FROM due JOIN lease ON lease.ctid = due.place
     ORDER BY due.turn, lease.namespace_id <= $6::int, due.namespace_id LIMIT $2::int
     FOR UPDATE SKIP LOCKED),
 sized AS (
-    SELECT place, namespace_id, claimed_at, ids, row_number() OVER served AS nth,
+    SELECT *, row_number() OVER served AS nth,
         sum(cardinality(ids)) OVER served - cardinality(ids) AS ids_before
     FROM locked WINDOW served AS (ORDER BY turn, had_its_turn, namespace_id ROWS UNBOUNDED PRECEDING)),
 looked AS MATERIALIZED (
-    SELECT sized.place, sized.namespace_id, sized.nth, sized.ids, members.living, members.acked
+    SELECT sized.*,
+        CASE WHEN found.ids = '{}' THEN '{}' ELSE ARRAY(
+            SELECT id FROM unnest(sized.ids) WITH ORDINALITY AS member(id, position)
+            WHERE id = ANY (found.ids) ORDER BY position) END AS living,
+        CASE WHEN found.ids = '{}' THEN sized.ids ELSE ARRAY(
+            SELECT id FROM unnest(sized.ids) AS member(id) WHERE id <> ALL (found.ids)) END AS acked
     FROM sized CROSS JOIN LATERAL (
-        SELECT coalesce(array_agg(member.id ORDER BY member.position) FILTER (WHERE is_living), '{}') AS living,
-            array_agg(member.id) FILTER (WHERE is_living IS NULL) AS acked
-        FROM unnest(sized.ids) WITH ORDINALITY AS member(id, position)
-        LEFT JOIN LATERAL (
-            SELECT true AS is_living FROM item
-            WHERE item.id = member.id AND item.enqueued_at <= sized.claimed_at OFFSET 0) AS found ON true) AS members
+        SELECT ARRAY(
+            SELECT id FROM item WHERE item.id = ANY (sized.ids) AND item.enqueued_at <= sized.claimed_at) AS ids
+        OFFSET 0) AS found
     WHERE sized.ids_before < $3::int),
 bounded AS (
     SELECT *, $4::int - (sum(cardinality(living)) OVER (ORDER BY nth ROWS UNBOUNDED PRECEDING)
         - cardinality(living))::int AS room
     FROM looked),
 taken AS MATERIALIZED (
-    SELECT place, nth, namespace_id, ids, acked, living[:room] AS living,
-        CASE WHEN cardinality(living) <= room THEN cardinality(ids)
+    SELECT *, CASE WHEN cardinality(living) <= room THEN cardinality(ids)
             ELSE array_position(ids, living[room + 1]) - 1 END AS ids_taken
     FROM bounded WHERE room >= 0),
 gathered AS (
@@ -221,9 +221,9 @@ shortened AS (
     WHERE lease.ctid = taken.place AND taken.ids_taken > 0 AND cardinality(lease.ids) > taken.ids_taken),
 emptied AS (
     DELETE FROM lease USING taken WHERE lease.ctid = taken.place AND cardinality(lease.ids) <= taken.ids_taken)
-SELECT locked.token::text, locked.namespace_id, locked.topic_id, locked.claimed_at, locked.worker,
-    taken.living::text[] AS ids, taken.ids_taken, locked.was_shown
-FROM taken JOIN locked ON locked.place = taken.place WHERE taken.ids_taken > 0 ORDER BY taken.nth;
+SELECT token::text, namespace_id, topic_id, claimed_at, worker, living[:room]::text[] AS ids, ids_taken,
+    claimed_at < 'infinity' AS was_shown
+FROM taken WHERE ids_taken > 0 ORDER BY nth;
 
 -- name: remember_acked(ids, namespace_ids)
 -- As `take_expired` does for what was acked before it looked: for what was acked between its look and its lock.
