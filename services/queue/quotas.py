@@ -134,16 +134,11 @@ class Tenant:
 
     # -- dequeue ------------------------------------------------------------------------------------------
 
-    def cut(self, counts: Sequence[int]) -> list[int]:
-        """The counts of a dequeue, cut to what may still be leased."""
+    def room(self, wanted: int) -> int:
+        """How many of so many items may be leased now."""
         if self.quota.in_flight_max is None:
-            return list(counts)
-        room = max(self.quota.in_flight_max - self.use().leased, 0)
-        cut = []
-        for count in counts:
-            cut.append(min(count, room))
-            room -= cut[-1]
-        return cut
+            return wanted
+        return min(wanted, max(self.quota.in_flight_max - self.use().leased, 0))
 
     async def wait_for_room(self, timeout_s: float, gone: asyncio.Future[None] | None) -> None:
         """Until something was given back, the shards were read again, or `timeout_s` passed."""

@@ -85,6 +85,22 @@ async def test_items_in_flight_are_never_over_their_limit(own_api: Api) -> None:
     assert await api.dequeue("t", 5) == []
 
 
+@pytest.mark.parametrize("first", ["empty", "paused", "limited"])
+async def test_a_topic_that_gives_nothing_leaves_its_room_to_the_next(own_api: Api, first: str) -> None:
+    api = own_api
+    await put(api, in_flight_max=3)
+    await api.enqueue(*({"topic": topic} for topic in ("paused", "limited", "m") for _ in range(4)))
+    await api.post("topics/pause", {"topic": "paused"})
+    path = f"/v1/namespaces/{api.namespace}/topics/limits"
+    await api.host.client.put(path, json={"topic": "limited", "concurrency": 1})
+
+    asked = {"topics": [{"topic": first, "count": 4}, {"topic": "m", "count": 4}]}
+    given = (await api.post("dequeue", asked)).json()["items"]
+    of_first = 1 if first == "limited" else 0
+    assert [item["topic"] for item in given] == [first] * of_first + ["m"] * (3 - of_first)
+    assert (await api.post("dequeue", asked)).json()["items"] == []
+
+
 async def test_a_waiting_dequeue_goes_on_when_there_is_room_again(own_api: Api) -> None:
     api = own_api
     await put(api, in_flight_max=1)

@@ -156,7 +156,7 @@ class Dequeues:
         with KeysUse(lines):
             while gone is None or not gone.done():
                 is_limited = self._is_limited(namespace, demands)
-                if tenant is not None and not any(counts := tenant.cut(counts)):
+                if tenant is not None and not any(counts := list(map(tenant.room, counts))):
                     left_s = deadline_s - self._clock.monotonic_s()
                     if leased or left_s <= 0:
                         break
@@ -170,7 +170,7 @@ class Dequeues:
                     if filling is not None:
                         await filling
                 if tenant is not None:
-                    counts = tenant.cut(counts)  # others may have taken room while this call looked
+                    counts = list(map(tenant.room, counts))  # others may have taken room while this call looked
                 serve = self._gated.serve if is_limited else self._serve
                 missed, again_s = await serve(lines, counts, holder, leased, tenant)
                 if leased and not missed:
@@ -210,7 +210,11 @@ class Dequeues:
         tenant: Tenant | None,
     ) -> tuple[bool, float]:
         """Claim keys and add what was got to `leased`; true when some were gone. It may wait for ever for more."""
-        taken = [self._take(line, line.share(counts[i])) for i, line in enumerate(lines)]
+        room = sum(counts) if tenant is None else tenant.room(sum(counts))
+        taken: list[list[Key]] = []
+        for i, line in enumerate(lines):  # a topic that has nothing leaves its room to the next
+            taken.append(self._take(line, min(line.share(counts[i]), room)))
+            room -= len(taken[i])
         for i, line in enumerate(lines):
             if len(line.buffer):
                 line.wake_one()

@@ -61,7 +61,7 @@ class Terms(NamedTuple):
         room = min(self.items_max, share)
         if self.tenant is None:
             return room
-        [room] = self.tenant.cut([room])
+        room = self.tenant.room(room)
         self.tenant.gain(Use(leased=room))
         return room
 

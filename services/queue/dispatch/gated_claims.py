@@ -69,6 +69,7 @@ class GatedClaims:
         missed, again_s = False, math.inf
         for i, line in enumerate(lines):
             wanted = min(line.share(counts[i]), len(line.buffer))
+            wanted = wanted if tenant is None else tenant.room(wanted)
             if not wanted:
                 continue
             grant_token = new_token()
