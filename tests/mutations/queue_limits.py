@@ -159,4 +159,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "self.tokens = min(self.tokens, self.limits.key_burst)",
         (f"{_KEYS_OF_PROCESSES}::test_what_was_let_through_and_not_claimed_gives_its_tokens_back",),
     ),
+    Mutation(
+        "room-of-the-next",
+        "a topic that gives nothing leaves its room in flight to the next of its call",
+        "services/queue/dispatch/dequeue.py",
+        "            room -= len(taken[i])\n",
+        "            room -= min(counts[i], room)\n",
+        ("contract/test_queue_quotas.py::test_a_topic_that_gives_nothing_leaves_its_room_to_the_next",),
+    ),
 )
