@@ -287,8 +287,13 @@ def test_a_ctrl_c_ends_the_test_and_not_the_run() -> None:
     async def waits(wf: Workflow) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        simulate(waits).run()
+    # Where the suite is run in the background of a shell, it was started deaf to it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            simulate(waits).run()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_continuing_is_for_the_first_task_only() -> None:
