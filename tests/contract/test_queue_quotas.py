@@ -85,6 +85,19 @@ async def test_items_in_flight_are_never_over_their_limit(own_api: Api) -> None:
     assert await api.dequeue("t", 5) == []
 
 
+async def test_items_in_flight_are_never_over_their_limit_where_topics_have_limits_too(own_api: Api) -> None:
+    api = own_api
+    await put(api, in_flight_max=3)
+    path = f"/v1/namespaces/{api.namespace}/topics/limits"
+    await api.host.client.put(path, json={"topic": "t", "concurrency": 100})
+    await api.enqueue(*({"topic": topic} for topic in ("t", "u") for _ in range(20)))
+    asked = {"topics": [{"topic": "t", "count": 2}, {"topic": "u", "count": 2}]}
+
+    answers = await asyncio.gather(*(api.post("dequeue", asked) for _ in range(10)))
+    assert sum(len(answer.json()["items"]) for answer in answers) == 3
+    assert (await api.host.client.get(path.removesuffix("/topics/limits"))).json()["in_flight"] == 3
+
+
 @pytest.mark.parametrize("first", ["empty", "paused", "limited"])
 async def test_a_topic_that_gives_nothing_leaves_its_room_to_the_next(own_api: Api, first: str) -> None:
     api = own_api

@@ -167,4 +167,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         "            room -= min(counts[i], room)\n",
         ("contract/test_queue_quotas.py::test_a_topic_that_gives_nothing_leaves_its_room_to_the_next",),
     ),
+    Mutation(
+        "room-before-gates",
+        "calls at once do not all find the same room in flight while their gates are asked",
+        "services/queue/dispatch/gated_claims.py",
+        "                tenant.gain(Use(leased=wanted))\n            got = set[str]()",
+        "                pass\n            got = set[str]()",
+        (
+            "contract/test_queue_quotas.py"
+            "::test_items_in_flight_are_never_over_their_limit_where_topics_have_limits_too",
+        ),
+    ),
 )

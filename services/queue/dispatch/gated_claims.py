@@ -72,21 +72,35 @@ class GatedClaims:
             wanted = wanted if tenant is None else tenant.room(wanted)
             if not wanted:
                 continue
-            grant_token = new_token()
-            granted = await self._gates.enter(line.namespace, line.topic, grant_token, wanted, 1 + line.others)
-            if not granted.items:
-                again_s = min(again_s, granted.again_s)
-                continue
-            through, got = NOTHING, set[str]()
+            if tenant is not None:
+                # Before anything is waited for: calls at once must not all find the same room.
+                tenant.gain(Use(leased=wanted))
+            got = set[str]()
             try:
-                through = await self._through(line, granted.items)
-                taken = [through.keys if j == i else [] for j in range(len(lines))]
-                got = await self._claim(lines, taken, holder, leased, tenant)
-                missed = missed or len(got) < len(through.keys) or (bool(through.aside) and line.aside < ASIDE_MAX)
-                again_s = min(again_s, through.again_s)
+                more, later_s = await self._serve_one(lines, i, wanted, holder, leased, got)
             finally:
-                await self._left(line, grant_token, granted, through, got)
+                if tenant is not None:
+                    tenant.gained(Use(leased=wanted), Use(leased=wanted - len(got)))
+            missed, again_s = missed or more, min(again_s, later_s)
         return missed, again_s
+
+    async def _serve_one(
+        self, lines: Sequence[Line], i: int, wanted: int, holder: Holder, leased: Leased, got: set[str]
+    ) -> tuple[bool, float]:
+        """As `serve`, of one topic; the ids that were got come into `got`."""
+        line, grant_token = lines[i], new_token()
+        granted = await self._gates.enter(line.namespace, line.topic, grant_token, wanted, 1 + line.others)
+        if not granted.items:
+            return False, granted.again_s
+        through = NOTHING
+        try:
+            through = await self._through(line, granted.items)
+            taken = [through.keys if j == i else [] for j in range(len(lines))]
+            await self._claim(lines, taken, holder, leased, got)
+            missed = len(got) < len(through.keys) or (bool(through.aside) and line.aside < ASIDE_MAX)
+            return missed, through.again_s
+        finally:
+            await self._left(line, grant_token, granted, through, got)
 
     async def _through(self, line: Line, wanted: int) -> Through:
         """The items to claim, as far as their fairness keys have room."""
@@ -129,19 +143,10 @@ class GatedClaims:
             line.wake_one()
 
     async def _claim(
-        self,
-        lines: Sequence[Line],
-        taken: Sequence[list[Key]],
-        holder: Holder,
-        leased: Leased,
-        tenant: Tenant | None,
-    ) -> set[str]:
-        """Claim keys of one topic; the ids that were got."""
+        self, lines: Sequence[Line], taken: Sequence[list[Key]], holder: Holder, leased: Leased, got: set[str]
+    ) -> None:
+        """Claim keys of one topic; the ids that were got, also by what fails then, come into `got`."""
         keys = [key for part in taken for key in part]
-        if not keys:
-            return set()
-        if tenant is not None:
-            tenant.gain(Use(leased=len(keys)))
         groups: list[Group] = []
         bytes_before = leased.bytes
         try:
@@ -152,8 +157,5 @@ class GatedClaims:
                 leased.bytes += sum(len(group.pieces) for group in found)
         finally:
             leased.bytes = bytes_before
-            got = sum(group.items for group in groups)
-            if tenant is not None:
-                tenant.gained(Use(leased=len(keys)), Use(leased=len(keys) - got))
             leased.add_mixed(taken, [(group, self._topic(group)) for group in groups])
-        return {item_id for group in groups for item_id in group.ids()}
+            got.update(item_id for group in groups for item_id in group.ids())
