@@ -4,6 +4,7 @@ Called by the stores of both services. Every statement has a timeout; a statemen
 said that it did nothing. What is cached of a server dies with its history. A crash leaves what was committed.
 
 connections   the pool of a shard: pinned plans, urgency, retries
+driver        the driver's connection, keeping what it has prepared
 session       what every connection is set to
 arrays        arrays as the driver sends them
 sql           named blocks of `.sql` files

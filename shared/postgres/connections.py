@@ -19,6 +19,7 @@ from shared.clock import SystemClock
 from shared.errors import Invalid, ShardUnavailable, StorageFull
 from shared.metrics import SHARD_ERRORS, SHARD_QUERY_SECONDS, SHARD_REFUSED
 from shared.postgres import arrays
+from shared.postgres.driver import Connection
 from shared.postgres.history import Edition, History, HistoryChanged, Stranger, meet
 from shared.postgres.session import session_of
 from shared.postgres.sql import Statement
@@ -61,17 +62,6 @@ class Declined(Exception):
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
         self.detail = detail
-
-
-class Connection(asyncpg.Connection):  # type: ignore[misc]
-    """A connection that knows before which loss it was opened; see `Pool._forget`."""
-
-    __slots__ = ("generation",)
-
-    @property
-    def itself(self) -> Connection:
-        """What a pool's proxy stands for. Asking that costs less, and only whoever holds it has it."""
-        return self
 
 
 class _Lent(NamedTuple):
@@ -153,11 +143,7 @@ class Pool:
     async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
         """All rows of one statement in its own transaction; conflicts are retried."""
         args = statement.args(**values)
-
-        async def run(connection: Any) -> list[Any]:
-            return cast(list[Any], await connection.fetch(statement.text, *args))
-
-        return await self._retrying(run)
+        return await self._retrying(lambda connection: connection.fetch(statement.text, *args))
 
     async def row(self, statement: Statement, **values: Any) -> Any:
         """The first row of one statement in its own transaction, or None."""
@@ -269,11 +255,12 @@ class Pool:
             self.breaker.probe_ended()
 
     async def take(self, edition: Edition) -> _Lent:
-        """A connection for what began in `edition`, to be given back with how it went."""
-        await self._enter()
+        """A connection for what began in `edition`, to be given back."""
+        if not self.line.try_enter():
+            await self._enter()
         self.breaker.begin()
         try:
-            lent = await self._acquire()
+            lent = self._at_hand() or await self._acquire()
             if self.history.edition is not edition:
                 await self._release(lent)
                 self.history.check(edition)
@@ -282,24 +269,19 @@ class Pool:
             self._leave()
             raise
 
-    async def give_back(self, lent: _Lent, error: BaseException | None) -> None:
-        """What was taken is done with.
+    async def give_back(self, lent: _Lent) -> None:
+        """What was taken is done with."""
+        try:
+            await self._release(lent)
+        finally:
+            self._leave()
+
+    async def failed(self, connection: Connection, error: BaseException) -> None:
+        """What was done with a connection that was taken ended so.
 
         Raises:
             ServiceError, Declined: what `error` was, as our own.
         """
-        try:
-            if error is None:
-                self.breaker.succeeded()
-            else:
-                await self._failed(lent.connection, error)
-        finally:
-            try:
-                await self._release(lent)
-            finally:
-                self._leave()
-
-    async def _failed(self, connection: Connection, error: BaseException) -> None:
         # asyncpg stumbles over a connection that was lost between two messages of one statement.
         stumbled = isinstance(error, AttributeError) and connection.is_closed()
         if isinstance(error, asyncio.CancelledError):
@@ -341,8 +323,6 @@ class Pool:
         return error
 
     async def _enter(self) -> None:
-        if self.line.try_enter():
-            return
         try:
             await self.line.enter(self._settings.acquire_timeout_s)
         except TimeoutError as error:
@@ -352,8 +332,13 @@ class Pool:
             self.line.leave()
             raise self.away()  # it was found away while this call waited
 
+    def _at_hand(self) -> _Lent | None:
+        """An open connection that was used before: it spares the pool's own bookkeeping."""
+        if self._idle and not self._idle[-1].connection.is_closed():
+            return self._idle.pop()
+        return None
+
     async def _acquire(self) -> _Lent:
-        """A connection; one kept at hand spares the pool's own bookkeeping."""
         while self._idle:
             lent = self._idle.pop()
             if not lent.connection.is_closed():
@@ -378,14 +363,12 @@ class Pool:
         return ShardUnavailable(f"shard {self._address.number} cannot be reached", retry_after_s=retry_after_s)
 
     async def _release(self, lent: _Lent) -> None:
-        connection = lent.connection
-        is_fit = lent.pool is self._pool and connection.generation == self._generation
-        if is_fit and not connection.is_closed():
-            self._idle.append(lent)
-        else:
-            if lent.pool is not self._pool:
-                _cut(connection)
-            await _let_go(lent)
+        if lent.pool is not self._pool:
+            _cut(lent.connection)
+        elif lent.connection.generation == self._generation:
+            self._idle.append(lent)  # whether it is open is looked at when it is taken again
+            return
+        await _let_go(lent)
 
     async def _forget(self, generation: int) -> None:
         """A connection of this generation was lost: those at hand are most likely dead too.
@@ -451,7 +434,14 @@ class _Held:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._pool.give_back(self._lent, error)
+        pool, lent = self._pool, self._lent
+        try:
+            if error is None:
+                pool.breaker.succeeded()
+            else:
+                await pool.failed(lent.connection, error)
+        finally:
+            await pool.give_back(lent)
 
 
 async def _let_go(lent: _Lent) -> None:

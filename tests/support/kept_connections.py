@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from shared.postgres.connections import Connection, Pool
+from shared.postgres.connections import Pool
+from shared.postgres.driver import Connection
 from shared.postgres.session import PINNED, session_of
 from shared.shards.shard_map import Shard
 
 _STATEMENTS_MAX = 1_000
+Connection.statements_max = _STATEMENTS_MAX
 
 
 class _Kind(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from shared.postgres import connections
+from shared.postgres import driver
 
 
 class Traffic:
@@ -46,7 +46,7 @@ def size_of(value: Any) -> int:
 def traffic(monkeypatch: pytest.MonkeyPatch) -> Iterator[Traffic]:
     """Measure every statement of this process."""
     found = Traffic()
-    original = connections.Connection.fetch
+    original = driver.Connection.fetch
 
     async def fetch(self: Any, query: str, *args: Any, **options: Any) -> Any:
         rows = await original(self, query, *args, **options)
@@ -54,5 +54,5 @@ def traffic(monkeypatch: pytest.MonkeyPatch) -> Iterator[Traffic]:
         return rows
 
     with monkeypatch.context() as patch:
-        patch.setattr(connections.Connection, "fetch", fetch)
+        patch.setattr(driver.Connection, "fetch", fetch)
         yield found
