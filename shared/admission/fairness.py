@@ -31,35 +31,30 @@ class FairLine(Generic[C]):
     """Calls that wait, with their sizes."""
 
     def __init__(self) -> None:
-        self._calls: list[Waiting[C]] = []
+        self.calls: list[Waiting[C]] = []  # by arrival; to be looked at
         self._given: dict[Hashable, int] = {}
         self.size = 0
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self.calls)
 
     def __iter__(self) -> Iterator[C]:
-        return (waiting.call for waiting in self._calls)
-
-    @property
-    def oldest_since_s(self) -> float | None:
-        """Since when the call in front waits."""
-        return self._calls[0].since_s if self._calls else None
+        return (waiting.call for waiting in self.calls)
 
     def push(self, call: C, tenant: Hashable, size: int, since_s: float) -> None:
         """A call joins the line."""
-        self._calls.append(Waiting(call, tenant, size, since_s))
+        self.calls.append(Waiting(call, tenant, size, since_s))
         self.size += size
 
     def take(self, room: int) -> list[C]:
         """The calls to serve now: no more than `room` in all, but one at least."""
-        if self.size <= room or len(self._calls) == 1:
-            taken, self._calls, self.size = self._calls, [], 0
+        if self.size <= room or len(self.calls) == 1:
+            taken, self.calls, self.size = self.calls, [], 0
             self._given.clear()
         else:
             taken = self._share(room)
             gone = set(map(id, taken))
-            self._calls = [waiting for waiting in self._calls if id(waiting) not in gone]
+            self.calls = [waiting for waiting in self.calls if id(waiting) not in gone]
             self.size -= sum(waiting.size for waiting in taken)
         return [waiting.call for waiting in taken]
 
@@ -69,7 +64,7 @@ class FairLine(Generic[C]):
 
     def _share(self, room: int) -> list[Waiting[C]]:
         queues: dict[Hashable, deque[Waiting[C]]] = {}
-        for waiting in self._calls:
+        for waiting in self.calls:
             queues.setdefault(waiting.tenant, deque()).append(waiting)
         # A newcomer begins where the one that was given least stands: nobody saves up while he has nothing to do.
         least = min((self._given[tenant] for tenant in queues if tenant in self._given), default=0)

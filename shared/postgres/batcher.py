@@ -41,6 +41,9 @@ _clock = SystemClock()
 LIGHT_ENTRIES_MAX = 32
 # Turns of the event loop that a flush waits for at most, the next one only where the last has brought calls.
 TURNS_MAX = 4
+# Turns that a flush behind another gives besides: what the end of that one let in at the entrance begins in the
+# first and joins in the second. Else a crowd stays apart, in two halves whose flushes alternate.
+TURNS_BEHIND = 2
 # For so long after a call was let in others are, too: a look at the shard and the lines costs more than to join.
 LET_IN_S = 0.005
 
@@ -89,7 +92,7 @@ class _Weight(Generic[E, R]):
         """The calls of the next flush."""
         calls = self.line.take(room)
         self.flying = self.tags
-        self.tags = {tag for call in self.line for tag in call.tags} if self.line else set()
+        self.tags = {tag for call in self.line for tag in call.tags} if self.line.calls else set()
         return calls
 
 
@@ -184,13 +187,8 @@ class Batcher(Generic[E, R]):
 
     @property
     def _oldest_since_s(self) -> float | None:
-        light_s = self._light.line.oldest_since_s
-        if not self._heavy.line.size:
-            return light_s
-        heavy_s = self._heavy.line.oldest_since_s
-        if light_s is None or heavy_s is None:
-            return heavy_s if light_s is None else light_s
-        return min(light_s, heavy_s)
+        waiting = [*self._light.line.calls[:1], *self._heavy.line.calls[:1]]
+        return min([call.since_s for call in waiting]) if waiting else None
 
     def _heard(self, state: str) -> None:
         if state == "open":
@@ -207,7 +205,9 @@ class Batcher(Generic[E, R]):
 
     def _may_start(self, weight: _Weight[E, R]) -> bool:
         # Light calls that came before with a tag of a heavy one go first; later ones stand in its line.
-        return bool(weight.line) and (weight is self._light or not self._light.has(weight.tags))
+        if not weight.line.calls:
+            return False
+        return weight is self._light or not weight.tags or not self._light.has(weight.tags)
 
     def _go_on(self, weight: _Weight[E, R]) -> None:
         if weight.task is None and self._may_start(weight):
@@ -227,8 +227,11 @@ class Batcher(Generic[E, R]):
                 self._standing.served(self._oldest_since_s)
                 await self._flush_calls(calls)
                 weight.flying = _UNTAGGED
-                if weight is self._light:
+                if weight is self._light and self._heavy.line.calls:
                     self._go_on(self._heavy)
+                if weight.line.calls:
+                    for _ in range(TURNS_BEHIND):
+                        await turn()
         finally:
             weight.task, weight.flying = None, _UNTAGGED
 
@@ -247,6 +250,9 @@ class Batcher(Generic[E, R]):
         except Exception as error:
             for call in calls:
                 _fail(call.future, error)
+            return
+        if len(calls) == 1 and not calls[0].future.done():
+            calls[0].future.set_result(results)
             return
         start = 0
         for call in calls:

@@ -125,6 +125,22 @@ MUTATIONS = (
         ("unit/shared/admission/test_fair_queue.py::test_acks_overtake_dequeues_overtake_enqueues",),
     ),
     Mutation(
+        "flush-behind",
+        "what the end of a flush lets in joins the next: a crowd does not stay apart in two halves",
+        "shared/postgres/batcher.py",
+        "                    for _ in range(TURNS_BEHIND):\n",
+        "                    for _ in range(0):\n",
+        ("unit/shared/postgres/test_batcher.py::test_what_the_end_of_a_flush_lets_in_joins_the_next",),
+    ),
+    Mutation(
+        "prepared-anew",
+        "a statement is prepared anew once its tables have changed",
+        "shared/postgres/driver.py",
+        "            self._prepared.clear()\n",
+        "            pass\n",
+        ("integration/test_kept_statements.py::test_a_table_that_has_changed_makes_a_transaction_begin_anew",),
+    ),
+    Mutation(
         "large-body-names",
         "a large body, too, names no member twice",
         "shared/http/json_body.py",

@@ -21,7 +21,7 @@ def line_of(calls: list[tuple[str, int]]) -> tuple[FairLine[Call], list[Call]]:
 def test_what_fits_is_taken_in_order_of_arrival() -> None:
     line, made = line_of([("a", 60), ("b", 20), ("a", 20)])
     assert line.take(ROOM) == made
-    assert (len(line), line.size, line.oldest_since_s) == (0, 0, None)
+    assert (len(line), line.size, line.calls) == (0, 0, [])
 
 
 def test_one_call_is_taken_however_large() -> None:
@@ -37,12 +37,6 @@ def test_a_hot_tenant_does_not_push_others_out() -> None:
     first = line.take(ROOM)
     assert made[-1] in first
     assert sum(size for _, size, _ in first) == ROOM, "what the calm one does not need is the hot one's"
-
-
-def test_the_oldest_is_known() -> None:
-    line, _ = line_of([("a", 60), ("a", 60), ("b", 60)])
-    line.take(ROOM)
-    assert line.oldest_since_s is not None
 
 
 CALLS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 40)), min_size=1, max_size=80)

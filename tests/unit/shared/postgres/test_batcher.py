@@ -311,3 +311,20 @@ async def test_a_flush_takes_so_many_bytes_of_texts_and_one_call_at_least() -> N
 
     # The large one stands in the line of heavy calls.
     assert sorted(flushes.seen) == [[0, 1, 2], [3, 5], [4]]
+
+
+async def test_what_the_end_of_a_flush_lets_in_joins_the_next() -> None:
+    """It begins a turn after that, as the calls do that stood at the entrance, and asks another turn later."""
+    flushes = Flushes()
+    batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(100))
+    first = asyncio.create_task(batcher.submit([0]))
+    while not flushes.seen:
+        await asyncio.sleep(0)
+    waiting = asyncio.create_task(batcher.submit([1]))
+    let_in: list[asyncio.Task[Any]] = []
+    first.add_done_callback(lambda _: let_in.append(asyncio.create_task(batcher.submit([2]))))
+    await asyncio.sleep(0)
+    flushes.go_on.set()
+    await asyncio.gather(first, waiting)
+    await asyncio.gather(*let_in)
+    assert flushes.seen == [[0], [1, 2]]
