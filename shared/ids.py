@@ -105,9 +105,10 @@ def one_shard_of(item_ids: Sequence[str]) -> ShardNo | None:
         return shard_of(item_ids[0])
     text = "".join(item_ids)
     number = text[-3:]
-    if count and all(text[ID_CHARS - 3 + place :: ID_CHARS] == number[place] * count for place in range(3)):
-        return ShardNo(int(number, 16))
-    return None
+    for place, digit in enumerate(number, ID_CHARS - 3):
+        if text[place::ID_CHARS] != digit * count:
+            return None
+    return ShardNo(int(number, 16)) if count else None
 
 
 # Where an id has its DAG's tag.

@@ -119,7 +119,9 @@ class Breaker:
     def take_probe(self) -> bool:
         """True when a probe is due; who is told so makes it, and nobody else until it has ended."""
         if self.state == "closed":
-            if not (self._doubts or self._is_silent) or self._probe_since_s is not None:
+            if not self._doubts and (not self._under_way or not self._is_silent):
+                return False
+            if self._probe_since_s is not None:
                 return False
             self._doubts = True
         elif self.state == "half_open" or self._clock.monotonic_s() < self._retry_at_s:

@@ -23,6 +23,7 @@ _NULL = _LENGTH.pack(-1)
 _UUID = 2950
 _UUID_LENGTH = _LENGTH.pack(16).hex()
 _UUID_HEAD = Struct(f"{_HEAD.format}i")
+_ONE_UUID = _UUID_HEAD.pack(1, 0, _UUID, 1, 1, 16)
 # What an id and its length take, as text and as bytes.
 _BETWEEN_CHARS = len(_UUID_LENGTH)
 _UUID_CHARS, _UUID_BYTES = 36 + _BETWEEN_CHARS, 16 + _LENGTH.size
@@ -49,9 +50,12 @@ def encode_uuids(ids: Sequence[Any]) -> bytes:
     """
     count = len(ids)
     try:
+        if count == 1:
+            data = bytes.fromhex(ids[0].replace("-", ""))
+            return _ONE_UUID + data if len(data) == 16 else _encoded(_UUID, ids, _uuid_bytes)
         text = _UUID_LENGTH.join(ids)
         data = bytes.fromhex(text.replace("-", "")) if count < _MANY else _many_digits(text, count)
-    except (TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         return _encoded(_UUID, ids, _uuid_bytes)
     if len(text) != count * _UUID_CHARS - _BETWEEN_CHARS or len(data) != count * _UUID_BYTES - _LENGTH.size:
         return _encoded(_UUID, ids, _uuid_bytes)
@@ -77,13 +81,16 @@ def decode_uuids(data: bytes) -> list[UUID | None]:
 def _numbers(element_oid: int, code: str) -> tuple[Encoder, Decoder]:
     """How to write and read arrays of numbers of one type."""
     element = Struct(f">{code}")
-    pair, single = Struct(f">i{code}"), Struct(f"{_HEAD.format}i{code}")
+    pair, empty = Struct(f">i{code}"), _EMPTY.pack(0, 0, element_oid)
+    single = _HEAD.pack(1, 0, element_oid, 1, 1) + _LENGTH.pack(element.size)
 
     def encode(values: Sequence[Any]) -> bytes:
         count = len(values)
         if count == 1 and values[0] is not None:
-            return single.pack(1, 0, element_oid, 1, 1, element.size, values[0])
-        if not count or None in values:
+            return single + element.pack(values[0])
+        if not count:
+            return empty
+        if None in values:
             return _encoded(element_oid, values, element.pack)
         sizes_and_values = chain.from_iterable(zip(repeat(element.size), values))
         return _HEAD.pack(1, 0, element_oid, count, 1) + pack(">" + f"i{code}" * count, *sizes_and_values)
