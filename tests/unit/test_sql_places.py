@@ -53,7 +53,9 @@ def test_only_the_stores_and_the_edge_of_postgres_know_its_driver() -> None:
     assert {
         name
         for name in knowing
-        if not re.search(r"^shared/(postgres/connections|shards/shard_map)\.py$|^services/\w+/store/", name)
+        if not re.search(
+            r"^shared/(postgres/(connections|driver)|shards/shard_map)\.py$|^services/\w+/store/", name
+        )
     } == set()
 
 

@@ -133,16 +133,16 @@ async def test_what_began_before_the_failover_is_refused_with_nothing_done(after
     names: Names = store.names
     api = Api(after.hosts[0], "began-before")
     await api.enqueue_one("t", payload="first")
-    enter = pool._enter
+    try_enter = pool.line.try_enter
 
-    async def replaced_meanwhile() -> None:
-        pool._enter = enter  # type: ignore[method-assign]
-        await enter()
+    def replaced_meanwhile() -> bool:
+        pool.line.try_enter = try_enter  # type: ignore[method-assign]
         pool.history._known = "another"  # as if this process had met another server before
         for lent in pool._idle:
             lent.connection.terminate()
+        return try_enter()
 
-    pool._enter = replaced_meanwhile  # type: ignore[method-assign]
+    pool.line.try_enter = replaced_meanwhile  # type: ignore[method-assign]
     [result] = await api.enqueue({"topic": "t", "payload": "second"})
     assert (result["status"], result["code"], result["outcome"]) == ("refused", "shard_unavailable", "none")
     assert names.known(api.namespace, "t") is None

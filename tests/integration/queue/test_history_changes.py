@@ -43,18 +43,18 @@ async def test_what_began_before_is_not_sent_to_the_new_server(
     """It waited for a connection meanwhile."""
     pool = pool_of(own_host)
     await pool._retrying(lambda connection: connection.fetch("SELECT 1"))  # this shard's server is known
-    acquire = pool._acquire
+    at_hand = pool._at_hand
     ran: list[Any] = []
 
-    async def late() -> Any:
-        monkeypatch.setattr(pool, "_acquire", acquire)
+    def late() -> Any:
+        monkeypatch.setattr(pool, "_at_hand", at_hand)
         changes(pool.history)
-        return await acquire()
+        return at_hand()
 
     async def run(connection: Any) -> Any:
         ran.append(connection)
 
-    monkeypatch.setattr(pool, "_acquire", late)
+    monkeypatch.setattr(pool, "_at_hand", late)
     with pytest.raises(ShardUnavailable) as caught:
         await pool._retrying(run)
     assert (caught.value.outcome, ran) == ("none", [])
