@@ -38,7 +38,6 @@ class Consumers:
         self._topic = topic
         self._count = count
         self._tasks: list[asyncio.Task[None]] = []
-        self.acked = 0
 
     async def __aenter__(self) -> Consumers:
         self._tasks = [asyncio.create_task(self._consume(http)) for http in self._http]
@@ -57,7 +56,7 @@ class Consumers:
         while True:
             leased = await http.dequeue(self._topic, self._count, wait_s=20.0)
             if leased:
-                self.acked += await http.ack(leased)
+                await http.ack(leased)
 
 
 class Builder:

@@ -53,7 +53,8 @@ class Paced:
             begun_s = time.perf_counter()
             leased = await http.dequeue(TOPIC, 100, wait_s=1.0)
             if leased:
-                self.acked += await http.ack(leased)
+                acked = await http.ack(leased)
+                self.acked += acked  # read behind the wait: others count meanwhile
                 await asyncio.sleep(begun_s + len(leased) * self._item_s - time.perf_counter())
 
 
