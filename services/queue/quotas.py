@@ -71,6 +71,7 @@ class Tenant:
         self._known = Use()
         self._gained = self._gained_before = self._on_its_way = Use()
         self._lost = self._lost_before = Use()
+        self.looks = 0  # at the shards, that were taken in
         self._room = asyncio.Event()
         self._accepted: deque[tuple[float, int]] = deque()
 
@@ -94,6 +95,12 @@ class Tenant:
         self._lost = self._lost.plus(use)
         self._room.set()
 
+    def gave_back(self, use: Use, looks: int) -> None:
+        """A call that began after so many looks has given back. Where one was taken in since, which may have seen
+        that already, it counts as use until the next."""
+        if looks == self.looks:
+            self.lose(use)
+
     def marked(self) -> Use:
         """To be passed to `read`: the gains that a look which begins now will surely see."""
         return self._gained.minus(self._on_its_way)
@@ -103,6 +110,7 @@ class Tenant:
         self._known = known
         self._gained_before = gained_before
         self._lost_before = self._lost
+        self.looks += 1
         self._room.set()
 
     # -- enqueue ------------------------------------------------------------------------------------------

@@ -178,4 +178,12 @@ MUTATIONS: tuple[Mutation, ...] = (
             "::test_items_in_flight_are_never_over_their_limit_where_topics_have_limits_too",
         ),
     ),
+    Mutation(
+        "room-seen-free",
+        "what a look may have seen go is not taken off the use a second time",
+        "services/queue/quotas.py",
+        "        if looks == self.looks:\n",
+        "        if looks <= self.looks:\n",
+        ("unit/queue/test_quotas.py::test_what_a_look_may_have_seen_go_is_not_taken_off_twice",),
+    ),
 )

@@ -104,8 +104,9 @@ class Verbs:
 
         async def settles() -> float:
             nonlocal results
+            looks = self._looks(call.namespace)
             results = await settle(process.acks, process.nacks, call.namespace, to_settle)
-            self._lose(call.namespace, [*results.acks, *results.nacks])
+            self._gave_back(call.namespace, [*results.acks, *results.nacks], looks)
             self._make_room(call.namespace)
             return results.wait_s(wanted.wait_s)
 
@@ -148,16 +149,17 @@ class Verbs:
     async def ack(self, call: Call) -> Answer:
         """End leased items as done. One result per item, in order."""
         enter(call.namespace, call.caller, "consume")
+        looks = self._looks(call.namespace)
         acks = uniform_bodies.acks(call.body, self._settings)
         if not isinstance(acks, Fallback):
-            return self._settled(call, await self._process.acks.ack_plain(call.namespace, acks))
+            return self._settled(call, await self._process.acks.ack_plain(call.namespace, acks), looks)
         if acks is not uniform_bodies.SMALL:
             acks.counted("ack")
         items = body_decoders.settled(call.body, self._settings)
         plain = plain_acks(items)
         if plain is not None:
-            return self._settled(call, await self._process.acks.ack_plain(call.namespace, plain))
-        return self._settled(call, await self._process.acks.ack(call.namespace, items))
+            return self._settled(call, await self._process.acks.ack_plain(call.namespace, plain), looks)
+        return self._settled(call, await self._process.acks.ack(call.namespace, items), looks)
 
     async def nack(self, call: Call) -> Answer:
         """Give leased items back, at once or later, or fail them for good (`final`)."""
@@ -180,7 +182,8 @@ class Verbs:
             )
             for item in body.items
         ]
-        return self._settled(call, await self._process.nacks.nack(call.namespace, nacks))
+        looks = self._looks(call.namespace)
+        return self._settled(call, await self._process.nacks.nack(call.namespace, nacks), looks)
 
     async def extend(self, call: Call) -> Answer:
         """Let the leases of these items end `lease_s` from now; `progress` is shown with the item."""
@@ -208,19 +211,24 @@ class Verbs:
         self._make_room(call.namespace)
         return 200, {"results": results}
 
-    def _settled(self, call: Call, results: Even | list[Result]) -> Answer:
-        self._lose(call.namespace, results)
+    def _settled(self, call: Call, results: Even | list[Result], looks: int) -> Answer:
+        self._gave_back(call.namespace, results, looks)
         self._make_room(call.namespace)
         return 200, _answer(results)
 
-    def _lose(self, namespace: str, results: Even | list[Result]) -> None:
+    def _looks(self, namespace: str) -> int:
+        """For `_gave_back`, before anything is given back."""
+        tenant = self._process.quotas.of(namespace)
+        return 0 if tenant is None else tenant.looks
+
+    def _gave_back(self, namespace: str, results: Even | list[Result], looks: int) -> None:
         """A namespace with quotas uses so much less."""
         tenant = self._process.quotas.of(namespace)
         if tenant is not None:
             each = results.each() if isinstance(results, Even) else results
             acked = sum(result.status == "acked" for result in each)
             back = sum(result.status in ("requeued", "dead") for result in each)
-            tenant.lose(Use(leased=acked + back, items=acked))
+            tenant.gave_back(Use(leased=acked + back, items=acked), looks)
 
     def _make_room(self, namespace: str) -> None:
         """Calls that wait for room in limited topics look again."""

@@ -54,3 +54,18 @@ def test_what_is_on_its_way_while_the_shards_are_looked_at_counts() -> None:
     assert tenant.use().items == 2
     tenant.read(Use(items=2), tenant.marked())
     assert tenant.use().items == 2
+
+
+def test_what_a_look_may_have_seen_go_is_not_taken_off_twice() -> None:
+    """An ack over several shards is told of once the last has answered; a look may have come in between."""
+    tenant = tenant_of(Quota(in_flight_max=20))
+    tenant.read(Use(leased=20), tenant.marked())
+    looks = tenant.looks
+    tenant.read(Use(leased=2), tenant.marked())
+    tenant.gain(Use(leased=18))
+    tenant.gained(Use(leased=18), Use())
+    tenant.gave_back(Use(leased=20), looks)
+    assert tenant.room(20) == 0
+    looks = tenant.looks
+    tenant.gave_back(Use(leased=5), looks)
+    assert tenant.room(20) == 5, "no look has seen these go"
