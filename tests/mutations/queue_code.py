@@ -362,8 +362,8 @@ MUTATIONS = (
         "quota-nacks",
         "what is given back makes room for those in flight",
         _VERBS,
-        "tenant.lose(Use(leased=acked + back, items=acked))",
-        "tenant.lose(Use(leased=acked, items=acked))",
+        "Use(leased=acked + back, items=acked)",
+        "Use(leased=acked, items=acked)",
         (f"{_CONTRACT_QUOTAS}::test_items_in_flight_are_never_over_their_limit",),
     ),
     Mutation(
