@@ -340,10 +340,9 @@ class Pool:
 
     async def _acquire(self) -> _Lent:
         while self._idle:
-            lent = self._idle.pop()
-            if not lent.connection.is_closed():
+            if (lent := self._at_hand()) is not None:
                 return lent
-            await _let_go(lent)
+            await _let_go(self._idle.pop())
         try:
             if self._pool is None:
                 # No connection is opened by this: whoever waits for one waits for itself.
