@@ -42,8 +42,10 @@ LIGHT_ENTRIES_MAX = 32
 # Turns of the event loop that a flush waits for at most, the next one only where the last has brought calls.
 TURNS_MAX = 4
 # Turns that a flush behind another gives besides: what the end of that one let in at the entrance begins in the
-# first and joins in the second. Else a crowd stays apart, in two halves whose flushes alternate.
+# first and joins in the second. Else a few calls stay apart, in two halves whose flushes alternate. Where more
+# wait than are few, one more is little gain, and halves are as well: while one is flushed the other is worked on.
 TURNS_BEHIND = 2
+FEW_CALLS_MAX = 7
 # For so long after a call was let in others are, too: a look at the shard and the lines costs more than to join.
 LET_IN_S = 0.005
 
@@ -229,7 +231,7 @@ class Batcher(Generic[E, R]):
                 weight.flying = _UNTAGGED
                 if weight is self._light and self._heavy.line.calls:
                     self._go_on(self._heavy)
-                if weight.line.calls:
+                if 0 < len(weight.line.calls) <= FEW_CALLS_MAX:
                     for _ in range(TURNS_BEHIND):
                         await turn()
         finally:

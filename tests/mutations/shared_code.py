@@ -126,11 +126,13 @@ MUTATIONS = (
     ),
     Mutation(
         "flush-behind",
-        "what the end of a flush lets in joins the next: a crowd does not stay apart in two halves",
+        "what the end of a flush lets in joins the next: a few calls do not stay apart in two halves",
         "shared/postgres/batcher.py",
         "                    for _ in range(TURNS_BEHIND):\n",
         "                    for _ in range(0):\n",
-        ("unit/shared/postgres/test_batcher.py::test_what_the_end_of_a_flush_lets_in_joins_the_next",),
+        (
+            "unit/shared/postgres/test_batcher.py::test_what_the_end_of_a_flush_lets_in_joins_the_next_of_few_calls",
+        ),
     ),
     Mutation(
         "prepared-anew",

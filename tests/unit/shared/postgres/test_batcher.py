@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.admission.connection_priority import Urgency
 from shared.errors import Invalid, Overloaded, ShardUnavailable
-from shared.postgres.batcher import LET_IN_S, TURNS_MAX, Batcher, BatcherLimits
+from shared.postgres.batcher import FEW_CALLS_MAX, LET_IN_S, TURNS_MAX, Batcher, BatcherLimits
 from shared.postgres.connections import Pool
 from shared.postgres.history import HistoryChanged
 from shared.settings import EdgeSettings, parse_shards
@@ -313,18 +313,20 @@ async def test_a_flush_takes_so_many_bytes_of_texts_and_one_call_at_least() -> N
     assert sorted(flushes.seen) == [[0, 1, 2], [3, 5], [4]]
 
 
-async def test_what_the_end_of_a_flush_lets_in_joins_the_next() -> None:
+@pytest.mark.parametrize(("waiting", "joins"), [(1, True), (FEW_CALLS_MAX, True), (FEW_CALLS_MAX + 1, False)])
+async def test_what_the_end_of_a_flush_lets_in_joins_the_next_of_few_calls(waiting: int, joins: bool) -> None:
     """It begins a turn after that, as the calls do that stood at the entrance, and asks another turn later."""
     flushes = Flushes()
     batcher: Batcher[Any, Any] = Batcher(flushes, BatcherLimits(100))
     first = asyncio.create_task(batcher.submit([0]))
     while not flushes.seen:
         await asyncio.sleep(0)
-    waiting = asyncio.create_task(batcher.submit([1]))
+    stand = [asyncio.create_task(batcher.submit([n])) for n in range(1, waiting + 1)]
     let_in: list[asyncio.Task[Any]] = []
-    first.add_done_callback(lambda _: let_in.append(asyncio.create_task(batcher.submit([2]))))
+    first.add_done_callback(lambda _: let_in.append(asyncio.create_task(batcher.submit([99]))))
     await asyncio.sleep(0)
     flushes.go_on.set()
-    await asyncio.gather(first, waiting)
+    await asyncio.gather(first, *stand)
     await asyncio.gather(*let_in)
-    assert flushes.seen == [[0], [1, 2]]
+    behind = list(range(1, waiting + 1))
+    assert flushes.seen == ([[0], [*behind, 99]] if joins else [[0], behind, [99]])
