@@ -213,12 +213,12 @@ class Dequeues:
         room = sum(counts) if tenant is None else tenant.room(sum(counts))
         taken: list[list[Key]] = []
         for i, line in enumerate(lines):  # a topic that has nothing leaves its room to the next
-            taken.append(self._take(line, min(line.share(counts[i]), room)))
-            room -= len(taken[i])
-        for i, line in enumerate(lines):
+            keys = self._take(line, min(line.share(counts[i]), room))
+            room -= len(keys)
+            taken.append(keys)
             if len(line.buffer):
                 line.wake_one()
-            self._dispatch.looking.look_ahead(line, len(taken[i]))
+            self._dispatch.looking.look_ahead(line, len(keys))
         wanted = sum(map(len, taken))
         if not wanted:
             return False, math.inf
