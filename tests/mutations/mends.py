@@ -170,4 +170,30 @@ MUTATIONS = (
             "::test_a_sweep_that_came_to_a_bound_is_followed_by_another_at_once",
         ),
     ),
+    Mutation(
+        "end-of-its-own",
+        "the end of a child that was retried by itself has an outbox row of its own",
+        "services/dag/run/retry.py",
+        "            settlement.report(dag)\n"
+        "            await store.subdags.adopt(tx, dag, _next_generation(dag))\n",
+        "            await store.subdags.adopt(tx, dag, _next_generation(dag))\n"
+        "            settlement.report(dag)\n",
+        (
+            f"{_DAG}/test_sub_dag_retries.py"
+            "::test_a_child_that_ends_again_before_its_node_has_followed_is_believed",
+        ),
+    ),
+    Mutation(
+        "cancelled-amid-retry",
+        "cleanup comes again at the end of a DAG that is cancelled amid a large retry",
+        _DECISIONS,
+        "            if not await store.reopening.keep_cleanup_alone(self.tx, self.dags[no]):\n"
+        "                self.dags[no].cleanup_phase = 0\n",
+        "            await store.reopening.drop(self.tx, self.dags[no])\n"
+        "            self.dags[no].cleanup_phase = 0\n",
+        (
+            f"{_DAG}/test_reopening.py"
+            "::test_what_cancels_it_meanwhile_leaves_cleanup_and_compensation_to_come_again",
+        ),
+    ),
 )

@@ -1,7 +1,8 @@
 """What compensations are given of what they undo, with `pass_outputs`.
 
 Under the key of the other node its output, as if that were an upstream; as `payload:<key>` what its item was made
-of; and as `inputs:<key>` what that was given. Of a success that a retry has replaced the first two are kept.
+of; and as `inputs:<key>` what its upstreams have come to: what it was given, but for one that ended, or ran again,
+after its release. Of a success that a retry has replaced the first two are kept.
 """
 
 from __future__ import annotations

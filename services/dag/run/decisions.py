@@ -210,7 +210,6 @@ class Settlement:
         if dag.concluded or dag.cancel_cause == "call":
             return
         if dag.reopening:
-            dag.cleanup_phase = 0
             self._left_closed.add(dag.no)
             self.cleanup_changed(dag)
         if dag.state == "running" or (dag.state == "cancelling" and cause == "call"):
@@ -372,7 +371,9 @@ class Settlement:
                 await store.duties.insert_scan(self.tx, no, "cancel", self.dags[no].node_no(0) - 1)
                 self.walking = True
         for no in self._left_closed:
-            await store.reopening.drop(self.tx, self.dags[no])
+            # All but cleanup stays closed: that is to come again.
+            if not await store.reopening.keep_cleanup_alone(self.tx, self.dags[no]):
+                self.dags[no].cleanup_phase = 0
 
     async def _give_reasons(self) -> None:
         keys = await store.dags.node_keys(self.tx, list(self._failed_first.values())) if self._failed_first else {}

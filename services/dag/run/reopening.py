@@ -3,7 +3,8 @@
 While steps go on, the DAG's `cleanup_phase` is `REOPENING`, and nothing in it is decided: a node could not tell
 whether an upstream's end is still good. Ends are taken as ever. Once all that runs again is blocked, the blocked
 nodes are counted anew; then the DAG goes on, with a walk over them that decides each. Where cleanup alone runs
-again the DAG keeps its end, and goes on as when it came to it.
+again the DAG keeps its end, and goes on as when it came to it. In a DAG that is cancelled meanwhile what is not
+reopened stays as it ended, but for cleanup: it comes again at that end.
 """
 
 from __future__ import annotations
@@ -90,6 +91,9 @@ async def step(context: Context, settlement: Settlement, dag: Dag) -> None:
     tx = settlement.tx
     found = await store.reopening.of(tx, dag)
     crash_point(f"before_reopening_{found.stage}")
+    if dag.state == "cancelling":
+        await _reopen_cleanups(context, settlement, dag, found)
+        return
     if found.stage == "count":
         await _count(context, settlement, dag, found)
         return
@@ -146,11 +150,18 @@ async def _reopen(
 
 
 async def _reopen_cleanups(context: Context, settlement: Settlement, dag: Dag, found: Reopening) -> None:
-    """All cleanup is to come again, and what was compensated is to be done again."""
-    count = settlement.bounds.retry_step_nodes
-    nodes = await store.dags.nodes_by_no(settlement.tx, found.cleanups[:count])
-    await _reopen(context, settlement, dag, [node.no for node in nodes if node.state in ENDED], found)
-    await store.reopening.keep_cleanups(settlement.tx, dag, found.cleanups[count:])
+    """All cleanup is to come again, and what was compensated is to be done again; this not in a DAG that is being
+    cancelled, which goes on to its end then."""
+    tx, count, is_running = settlement.tx, settlement.bounds.retry_step_nodes, dag.state == "running"
+    nodes = await store.dags.nodes_by_no(tx, found.cleanups[:count])
+    again = [node.no for node in nodes if node.state in ENDED and (is_running or node.run_on is not None)]
+    await _reopen(context, settlement, dag, again, found)
+    left = found.cleanups[count:]
+    await store.reopening.keep_cleanups(tx, dag, left)
+    if not is_running and not left:
+        await store.reopening.drop(tx, dag)
+        dag.cleanup_phase = 0
+        settlement.cleanup_changed(dag)
 
 
 async def _count(context: Context, settlement: Settlement, dag: Dag, found: Reopening) -> None:

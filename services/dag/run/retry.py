@@ -150,9 +150,10 @@ class Retrier:
             # What succeeded with the old ones is noted by now.
             await self._set_payloads(tx, dag, wanted.payloads, set(nos))
         if alone and was == "failed" and dag.verdict is None and dag.parent_dag is not None:
-            # The node was told, or will be, that its DAG failed: it begins its next generation with it.
-            await store.subdags.adopt(tx, dag, _next_generation(dag))
+            # The node was told, or will be, that its DAG failed: it begins its next generation with it. The row
+            # that says so may still be there when the DAG ends again: that has its own, under the next number.
             settlement.report(dag)
+            await store.subdags.adopt(tx, dag, _next_generation(dag))
 
     async def _unarchived(
         self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, T]]]

@@ -94,6 +94,15 @@ async def keep_cleanups(tx: Transaction, dag: Dag, nos: Sequence[NodeNo]) -> Non
     await tx.fetch(SQL.keep_cleanups, dag_no=dag.no, cleanups=nos)
 
 
+async def keep_cleanup_alone(tx: Transaction, dag: Dag) -> bool:
+    """Of a reopening nothing is left but what cleans up; False, and it is void, where there is nothing of that."""
+    await tx.fetch(SQL.clear_reach, dag_no=dag.no)
+    if (await of(tx, dag)).cleanups:
+        return True
+    await drop(tx, dag)
+    return False
+
+
 async def drop(tx: Transaction, dag: Dag) -> None:
     """It is done, or void."""
     await tx.fetch(SQL.drop_reopening, dag_no=dag.no)

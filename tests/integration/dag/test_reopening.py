@@ -341,6 +341,38 @@ async def test_cleanup_and_compensation_come_again(world: DagWorld, body: Any) -
     assert set(found[0][0][3:]) == {"undo a", "clean"}
 
 
+@pytest.mark.parametrize("dying", [set(), {"c"}])
+@pytest.mark.parametrize("cause", ["call", "deadline"])
+async def test_what_cancels_it_meanwhile_leaves_cleanup_and_compensation_to_come_again(
+    world: DagWorld, cause: str, dying: set[str]
+) -> None:
+    """However far the retry has come: what had succeeded is undone, and nothing twice; all cleanup comes again."""
+    undo = [{"key": f"undo {key}", "compensates": key} for key in "abc"]
+    nodes = [*specs({"a": [], "b": ["a"], "c": ["b"]}), *undo]
+    nodes += [{"key": end, "run_on": end} for end in ("always", "cancelled", "failed")]
+    state = "cancelled" if cause == "call" else "failed"
+    expected = sorted(["always", state, *([] if dying else ["undo a", "undo b", "undo c"])])
+    steps_of(world, 1)
+    for steps in range(100):
+        dag = await ended(world, nodes, dying, deadline_s=3600)
+        await world.verb(dag, "retry", {"all": True})
+        for _ in range(steps):
+            await step(world)
+        if not await is_reopening(world):
+            break
+        if cause == "call":
+            await world.verb(dag, "cancel", expect=202)
+        else:
+            await (await world.looking_at(world.shard)).execute("UPDATE dag SET deadline_at = shard_now()")
+            await world.sweep()
+        assert sorted(await run_out(world)) == expected, steps
+        assert (await world.dag(dag))["state"] == state
+        assert (await standing(world, dag))["always"] == ("succeeded", 2)
+        assert not await is_reopening(world)
+        await world.audit(dag)
+    assert 8 < steps < 99
+
+
 async def test_an_old_end_has_no_effect_before_or_after_its_node_is_reopened(world: DagWorld) -> None:
     steps_of(world, 1)
     dag = await world.create({"a": [], "b": ["a"], "c": ["b"]})

@@ -59,10 +59,12 @@ async def test_a_failed_child_that_is_retried_by_itself_takes_its_node_along(wor
     assert (await world.dag(dag))["state"] == "succeeded"
 
 
+@pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("outcome", ["ack", "die"])
 async def test_a_child_that_ends_again_before_its_node_has_followed_is_believed(
-    world: DagWorld, outcome: str
+    world: DagWorld, outcome: str, carried: bool
 ) -> None:
+    """With `carried` what let the node follow was told, and its row is still there."""
     dag = await start(world, sub("mid", {"x": []}))
     child = await child_of(world, dag, "mid")
     world.queue.die("x")
@@ -74,6 +76,9 @@ async def test_a_child_that_ends_again_before_its_node_has_followed_is_believed(
         return world.queue.deliverable() == ["x"]
 
     await until(again)
+    if carried:
+        slow.read.set()
+        await slow.done.wait()
     getattr(world.queue, outcome)("x")
     await drained(world)
     slow.read.set()
