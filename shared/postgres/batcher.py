@@ -12,7 +12,8 @@ that had better not be in two flushes at once say so by a tag: a light call that
 waits in their line.
 
 What does not fit into a flush is shared between tenants; a call that would join a line that does not move is
-refused.
+refused. Where there is a `Patience`, calls do not wait for a flush that takes too long, in it or behind it: it
+goes on without them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from shared.admission.connection_priority import Urgency
 from shared.admission.delay import Standing, overloaded
 from shared.admission.fairness import FairLine
 from shared.clock import SystemClock, turn
-from shared.errors import Invalid
+from shared.errors import Invalid, ShardUnavailable
 from shared.postgres.connections import Pool
 
 E = TypeVar("E")
@@ -48,6 +49,8 @@ TURNS_BEHIND = 2
 FEW_CALLS_MAX = 7
 # For so long after a call was let in others are, too: a look at the shard and the lines costs more than to join.
 LET_IN_S = 0.005
+# While a flush takes too long, those who came to stand behind it are told so often in the time of patience.
+LOOKS_WHILE_LATE = 4
 
 _UNTAGGED: frozenset[Hashable] = frozenset()
 
@@ -71,20 +74,43 @@ class BatcherLimits(NamedTuple):
         return max(entries, -(-bytes_all * self.items_max // self.bytes_max))
 
 
+class Late(ShardUnavailable):
+    """The call waits no more for a flush that takes too long. It may be in it, whose end is `ended`."""
+
+    def __init__(self, ended: asyncio.Future[None]) -> None:
+        super().__init__("a shard takes too long", outcome="unknown")
+        self.ended = ended
+
+
+class Patience(NamedTuple, Generic[R]):
+    """For how long calls wait for a flush, in it or behind it; who is told that it takes longer, again and again
+    while it goes on; and who takes the results of a call that is not there any more, with its tenant."""
+
+    wait_s: Callable[[], float]
+    late: Callable[[], None]
+    unheard: Callable[[Hashable, Sequence[R]], None]
+
+
 class _Call(msgspec.Struct, Generic[E, R]):
     entries: list[E]
     future: asyncio.Future[Sequence[R]]
     tags: Set[Hashable]
+    tenant: Hashable
 
 
 class _Weight(Generic[E, R]):
-    """One line, and the flush that runs for it. `tags` are of calls that wait, `flying` of those in the flush."""
+    """One line, and the flush that runs for it. `tags` are of calls that wait, `flying` of those in the flush,
+    which are `carried` since then. One timer looks at it now and then: a flush costs none of its own."""
 
     def __init__(self) -> None:
         self.line: FairLine[_Call[E, R]] = FairLine()
         self.tags: set[Hashable] = set()
         self.flying: Set[Hashable] = _UNTAGGED
         self.task: asyncio.Task[None] | None = None
+        self.carried: Sequence[_Call[E, R]] = ()
+        self.since_s = 0.0
+        self.timer: asyncio.TimerHandle | None = None
+        self.ended: asyncio.Future[None] | None = None  # of a flush that takes too long
 
     def has(self, tags: Set[Hashable]) -> bool:
         """Whether one of these tags waits or is in the flush."""
@@ -109,6 +135,7 @@ class Batcher(Generic[E, R]):
         pool: Pool | None = None,
         *,
         tags: Callable[[Sequence[E]], Set[Hashable]] | None = None,
+        patience: Patience[R] | None = None,
     ) -> None:
         self._flush = flush
         self._limits = limits
@@ -118,6 +145,7 @@ class Batcher(Generic[E, R]):
             pool.breaker.listeners.append(self._heard)
             pool.history.listeners.append(self._send_away)
         self._tags = tags
+        self._patience = patience
         self._light, self._heavy = _Weight[E, R](), _Weight[E, R]()
         self._standing = Standing(limits.wait_s, _clock)
         self._let_in_s = -inf  # when a call was let in last, after a look
@@ -137,6 +165,7 @@ class Batcher(Generic[E, R]):
         Raises:
             Overloaded: too much waits already, or for too long: nothing was done.
             ShardUnavailable: the shard does not answer, or fell silent while they waited: nothing was done.
+            Late: a flush takes longer than there is patience.
         """
         now_s = _clock.monotonic_s()
         self._let_in(now_s)
@@ -148,7 +177,7 @@ class Batcher(Generic[E, R]):
         tags: Set[Hashable] = _UNTAGGED if self._tags is None else self._tags(entries)
         if size > LIGHT_ENTRIES_MAX or (tags and self._heavy.has(tags)):
             weight = self._heavy
-        weight.line.push(_Call(entries, future, tags), tenant, size, now_s)
+        weight.line.push(_Call(entries, future, tags, tenant), tenant, size, now_s)
         if tags:
             weight.tags |= tags
         if weight.task is None:
@@ -227,7 +256,10 @@ class Batcher(Generic[E, R]):
                     break  # all were sent away, or one joined that a light call has to end before
                 calls = weight.take(self._limits.items_max)
                 self._standing.served(self._oldest_since_s)
-                await self._flush_calls(calls)
+                if self._patience is None:
+                    await self._flush_calls(calls)
+                else:
+                    await self._flush_watched(weight, calls, self._patience)
                 weight.flying = _UNTAGGED
                 if weight is self._light and self._heavy.line.calls:
                     self._go_on(self._heavy)
@@ -236,6 +268,34 @@ class Batcher(Generic[E, R]):
                         await turn()
         finally:
             weight.task, weight.flying = None, _UNTAGGED
+
+    async def _flush_watched(self, weight: _Weight[E, R], calls: list[_Call[E, R]], patience: Patience[R]) -> None:
+        weight.carried, weight.since_s = calls, _clock.monotonic_s()
+        if weight.timer is None:
+            weight.timer = self._loop.call_later(patience.wait_s(), self._look, weight, patience)
+        try:
+            await self._flush_calls(calls)
+        finally:
+            weight.carried = ()
+            if weight.ended is not None:
+                weight.ended.set_result(None)
+                weight.ended = None
+
+    def _look(self, weight: _Weight[E, R], patience: Patience[R]) -> None:
+        """Nobody waits any more for a flush that takes too long."""
+        weight.timer = None
+        if not weight.carried:
+            return
+        wait_s = patience.wait_s()
+        left_s = weight.since_s + wait_s - _clock.monotonic_s()
+        if left_s <= 0:
+            patience.late()
+            weight.ended = weight.ended or self._loop.create_future()
+            for call in (*weight.carried, *weight.line.clear()):
+                _fail(call.future, Late(weight.ended))
+            weight.tags = set()
+            left_s = wait_s / LOOKS_WHILE_LATE
+        weight.timer = self._loop.call_later(left_s, self._look, weight, patience)
 
     async def _flush_calls(self, calls: list[_Call[E, R]]) -> None:
         entries = calls[0].entries if len(calls) == 1 else [entry for call in calls for entry in call.entries]
@@ -261,6 +321,8 @@ class Batcher(Generic[E, R]):
             end = start + len(call.entries)
             if not call.future.done():
                 call.future.set_result(results[start:end])
+            elif self._patience is not None:
+                self._patience.unheard(call.tenant, results[start:end])
             start = end
 
 

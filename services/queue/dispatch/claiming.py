@@ -8,7 +8,8 @@ no room for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
 
 from services.queue.dispatch.claim_flushes import by_shard, claimer
 from services.queue.dispatch.direct_handoff import Line
@@ -22,14 +23,15 @@ from shared.admission.delay import overloaded
 from shared.errors import Overloaded, Unavailable
 from shared.ids import ShardNo
 from shared.log import log
-from shared.postgres.batcher import Batcher
+from shared.postgres.batcher import Batcher, Late, Patience
 
 # A call's token, lease_s and worker.
 Holder = tuple[str, float | None, str | None]
 # The bytes that each shard may give of an answer, and the item that is given at any size.
 Room = tuple[int, str | None]
 
-# A shard that takes longer is passed over, so that it holds up nobody who wants items of others.
+# A shard whose claims take longer is passed over, so that it holds up nobody who wants items of others: it rests
+# until they have ended.
 CLAIM_S_MAX = 2.0
 # A shard that refused a claim, or was too slow, is asked for nothing for so long; less where it was for the load.
 REST_S = 1.0
@@ -37,7 +39,7 @@ LOAD_REST_S = 0.1
 
 
 class Claims:
-    """Those of this process. `give_back` takes what was leased for nobody, `keep` holds work that goes on."""
+    """Those of this process. `give_back` takes what was leased for nobody."""
 
     def __init__(
         self,
@@ -46,21 +48,21 @@ class Claims:
         *,
         topic_id: Callable[[Line, ShardNo], Awaitable[TopicId | None]],
         give_back: Callable[[str, list[tuple[str, str]]], None],
-        keep: Callable[[Awaitable[None]], None],
     ) -> None:
         self._settings = settings
         self._rests = rests
         self._topic_id = topic_id
         self._give_back = give_back
-        self._keep = keep
         self._flushes: dict[tuple[int, bool], Batcher[Claim, Claimed]] = {}
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
+        late = partial(self._rest, store.number, "claims take too long")
+        patience = Patience(lambda: CLAIM_S_MAX, late, self._unheard)
         for relaxed in (False, True):
             pool = store.shard.relaxed if relaxed else store.pool
             self._flushes[store.number, relaxed] = Batcher(
-                claimer(store, relaxed), self._settings.flush_limits, Urgency.DEQUEUE, pool
+                claimer(store, relaxed), self._settings.flush_limits, Urgency.DEQUEUE, pool, patience=patience
             )
 
     def check(self, namespace: str) -> None:
@@ -74,7 +76,8 @@ class Claims:
     async def claim(
         self, lines: Sequence[Line], taken: Sequence[list[Key]], holder: Holder, leased: Leased
     ) -> list[Group]:
-        """What was got of these keys, in the room that `leased` has left; it is told of shards that had more."""
+        """What was got of these keys, in the room that `leased` has left; it is told of shards that had more, and
+        of those that were too slow."""
         groups: dict[ShardNo, list[tuple[Line, list[Key]]]] = {}
         for i, line in enumerate(lines):
             for shard, part in by_shard(taken[i]).items():
@@ -93,6 +96,8 @@ class Claims:
             self._reread(shard, groups[shard], claimed)
             if claimed.is_cut:
                 leased.is_cut = True
+            if claimed.late is not None:
+                leased.late = [*leased.late, claimed.late]
         return [group for claimed in found.values() for group in claimed.groups]
 
     def _room(self, taken: Sequence[list[Key]], leased: Leased, shards: int) -> Room:
@@ -105,15 +110,8 @@ class Claims:
     async def _claim_at_each(
         self, namespace: str, groups: dict[ShardNo, list[tuple[Line, list[Key]]]], holder: Holder, room: Room
     ) -> dict[ShardNo, Claimed]:
-        flushes = {
-            asyncio.create_task(self._claim_at(namespace, shard, parts, holder, room)): shard
-            for shard, parts in groups.items()
-        }
-        done, late = await asyncio.wait(flushes, timeout=CLAIM_S_MAX)
-        for flush in late:
-            self._rests.rest(flushes[flush], REST_S)
-            self._keep(self._hand_back(namespace, flush))
-        return {shard: flush.result() for flush, shard in flushes.items() if flush in done}
+        claims = [self._claim_at(namespace, shard, parts, holder, room) for shard, parts in groups.items()]
+        return dict(zip(groups, await asyncio.gather(*claims), strict=True))
 
     async def _claim_at(
         self,
@@ -126,7 +124,7 @@ class Claims:
         size, claims = 0, list[Claim]()
         try:
             for line, keys in parts:
-                topic_id = line.topic_ids.get(shard) or await self._topic_id(line, shard)
+                topic_id = line.topic_ids.get(shard) or await self._ask_topic_id(line, shard)
                 if topic_id is not None:
                     size += len(keys)
                     claims.append(Claim(topic_id, keys, *holder, *room))
@@ -134,10 +132,8 @@ class Claims:
                 return Claimed([], is_known=False)  # another process told of a topic that is not here
             found = await self._flushes[shard, namespace == "_dag"].submit(claims, namespace, size=size)
         except Unavailable as error:
-            if not self._rests(shard):
-                log.warning("claim failed", shard=shard, detail=error.detail)
-            self._rests.rest(shard, LOAD_REST_S if isinstance(error, Overloaded) else REST_S)
-            return Claimed([], is_known=False)
+            self._rest(shard, error.detail, LOAD_REST_S if isinstance(error, Overloaded) else REST_S)
+            return Claimed([], is_known=False, late=error.ended if isinstance(error, Late) else None)
         if len(found) == 1:
             return found[0]
         groups = [group for claimed in found for group in claimed.groups]
@@ -155,8 +151,23 @@ class Claims:
             if claimed.is_cut:
                 line.wake_one()
 
-    async def _hand_back(self, namespace: str, flush: asyncio.Task[Claimed]) -> None:
+    async def _ask_topic_id(self, line: Line, shard: ShardNo) -> TopicId | None:
+        """Of a topic whose keys another process told of."""
+        try:
+            async with asyncio.timeout(CLAIM_S_MAX):
+                return await self._topic_id(line, shard)
+        except TimeoutError:
+            ended = asyncio.get_running_loop().create_future()
+            ended.set_result(None)
+            raise Late(ended) from None
+
+    def _rest(self, shard: ShardNo, why: str, rest_s: float = REST_S) -> None:
+        if not self._rests(shard):
+            log.warning("claim failed", shard=shard, detail=why)
+        self._rests.rest(shard, rest_s)
+
+    def _unheard(self, namespace: Hashable, found: Sequence[Claimed]) -> None:
         """What a slow shard leased in the end, for a call that did not wait for it."""
-        held = [pair for group in (await flush).groups for pair in group.returnable()]
+        held = [pair for claimed in found for group in claimed.groups for pair in group.returnable()]
         if held:
-            self._give_back(namespace, held)
+            self._give_back(str(namespace), held)

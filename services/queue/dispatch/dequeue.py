@@ -32,6 +32,9 @@ from shared.metrics import DEQUEUED, REDELIVERED, SCHEDULE_TO_START_SECONDS
 
 # Where what a call would take is gone each time it comes for it, it tries for so long after its deadline.
 MISSES_S_MAX = 1.0
+# So often the time begins anew where a shard was too slow, and others may have something for the call. Each such
+# shard rests then; where many are sick, a call is answered with nothing after a few.
+LATE_MAX = 2
 
 
 class Dequeues:
@@ -196,10 +199,16 @@ class Dequeues:
     @staticmethod
     def _tries_again(leased: Leased, left_s: float, is_limited: bool) -> bool:
         """Whether a call goes on at once whose keys were gone. Gates may pass over a lot: with limits it does only
-        until its deadline, and while it has nothing."""
+        until its deadline, and while it has nothing. What slow shards took is not its time."""
+        if len(leased.late) > leased.lates_seen:
+            leased.lates_seen, leased.left_s = len(leased.late), min(left_s, 0.0)
+            if not leased and leased.lates_seen <= LATE_MAX:
+                return True
         if is_limited:
             return left_s > 0 and not leased
-        return left_s > -MISSES_S_MAX and not (leased and leased.is_cut)
+        if leased or leased.lates_seen > LATE_MAX:
+            return left_s > -MISSES_S_MAX and not leased.is_cut
+        return left_s > leased.left_s - MISSES_S_MAX
 
     async def _serve(
         self,

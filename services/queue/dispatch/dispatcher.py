@@ -72,9 +72,7 @@ class Dispatch:
             keep=self.keep,
             rests=self.rests,
         )
-        self.claims = Claims(
-            settings, self.rests, topic_id=self.looking.topic_id, give_back=self.give_back, keep=self.keep
-        )
+        self.claims = Claims(settings, self.rests, topic_id=self.looking.topic_id, give_back=self.give_back)
         for store in stores:
             self.join(store)
 

@@ -1,8 +1,8 @@
 """Claims of calls that name a topic with limits: each time keys are there to claim, its gate says how many.
 
-What was granted is claimed shard by shard, each claim to its end: what a grant stands for is leased, or not, when
-the grant is taken back. A call that finds no room waits for a settle of its namespace here, or until there may be
-room.
+What was granted is claimed shard by shard. A grant is taken back when what it stands for is leased, or not: where
+the call did not wait for that, behind it. A call that finds no room waits for a settle
+of its namespace here, or until there may be room.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class GatedClaims:
         self, lines: Sequence[Line], i: int, wanted: int, holder: Holder, leased: Leased, got: set[str]
     ) -> tuple[bool, float]:
         """As `serve`, of one topic; the ids that were got come into `got`."""
-        line, grant_token = lines[i], new_token()
+        line, grant_token, lates_before = lines[i], new_token(), len(leased.late)
         granted = await self._gates.enter(line.namespace, line.topic, grant_token, wanted, 1 + line.others)
         if not granted.items:
             return False, granted.again_s
@@ -100,7 +100,7 @@ class GatedClaims:
             missed = len(got) < len(through.keys) or (bool(through.aside) and line.aside < ASIDE_MAX)
             return missed, through.again_s
         finally:
-            await self._left(line, grant_token, granted, through, got)
+            await self._left(line, grant_token, granted, through, got, leased.late[lates_before:])
 
     async def _through(self, line: Line, wanted: int) -> Through:
         """The items to claim, as far as their fairness keys have room."""
@@ -127,18 +127,32 @@ class GatedClaims:
             line.aside += len(found.aside)
         return found
 
-    async def _left(self, line: Line, grant_token: str, granted: Grant, through: Through, got: set[str]) -> None:
-        """Also for a call that is cut short: nobody else knows of its grants."""
+    async def _left(
+        self,
+        line: Line,
+        grant_token: str,
+        granted: Grant,
+        through: Through,
+        got: set[str],
+        late: Sequence[asyncio.Future[None]],
+    ) -> None:
+        """Also for a call that is cut short: nobody else knows of its grants. What is leased `late` takes its room
+        until then."""
         pair = line.namespace, line.topic
 
         async def leave() -> None:
+            if late:
+                await asyncio.wait(late)
             limits = self._gates.limits.get(pair)
             if through.granted and limits is not None:
                 await self._gates.of_keys.leave(pair, limits, through.granted, got)
             if granted.is_kept:
                 await self._gates.leave(*pair, grant_token, granted.items - len(got))
 
-        await asyncio.shield(asyncio.ensure_future(leave()))
+        if late:
+            self._dispatch.keep(leave())
+        else:
+            await asyncio.shield(asyncio.ensure_future(leave()))
         if len(line.buffer):
             line.wake_one()
 

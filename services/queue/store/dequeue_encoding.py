@@ -7,6 +7,7 @@ over the whole text, so that an item costs no object of its own.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from datetime import datetime
@@ -82,15 +83,21 @@ class Group(NamedTuple):
 
 class Claimed(NamedTuple):
     """What a call was given by a claim. `is_cut`: some of what it asked for stays ready, for the bytes it takes.
-    `is_known`: the shard has said so."""
+    `is_known`: the shard has said so. `late`: it takes too long, until then, and what it leases is given
+    back."""
 
     groups: list[Group]
     is_cut: bool = False
     is_known: bool = True
+    late: asyncio.Future[None] | None = None
 
 
 class Leased:
-    """The items of one call, by its demands."""
+    """The items of one call, by its demands. `late`: the ends of claims that it did not wait for."""
+
+    late: Sequence[asyncio.Future[None]] = ()
+    lates_seen = 0
+    left_s = 0.0  # of the call's time when it last heard of one
 
     def __init__(self, demands: int) -> None:
         self._texts: list[list[bytes]] = [[] for _ in range(demands)]
