@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 import uvicorn
-from httptools import HttpParserInvalidMethodError, HttpRequestParser
+from httptools import HttpParserInvalidMethodError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from shared import vital
@@ -30,6 +30,7 @@ from shared.http.draining import DrainingServer, Leave, listen_on
 from shared.http.fast_http import Exchange
 from shared.http.head_cache import KnownHeads, Plain
 from shared.http.hot_path import HotPath
+from shared.http.upgrades import without_upgrade
 from shared.settings import EdgeSettings
 
 _TITLES = {
@@ -111,6 +112,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._head_bytes = 0
             self._refusal = 400
             self._is_method_odd = False
+            self._upgrade_at: int | None = None  # where what came ends a head that asks for another protocol
             self._is_over = False
             self._unread: asyncio.TimerHandle | None = None
             self._exchange: Exchange | None = None  # of the request that is read or served now
@@ -170,8 +172,10 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 self._disarm()
             elif self._is_method_odd:
                 self._read_as_unrouted(data)
+            elif self._upgrade_at is not None:
+                self._read_without_upgrade(data)
             elif self._deadline is None or was_in_head != self._in_head:
-                self._arm(settings.head_s_max if self._in_head else settings.body_s_max)
+                self._arm_for_part()
 
         def on_message_begin(self) -> None:
             # The scope that uvicorn would make here is made for those who get one.
@@ -209,6 +213,10 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 self._parts.clear()
             else:
                 self._exchange = None
+                if self.parser.should_upgrade():
+                    if self.parser.get_method() == b"CONNECT":
+                        self._refuse(400)
+                    return  # it is read again, without that
                 if len(self.pipeline) >= settings.pipelined_max:
                     self._refuse(503)
                 once = Counter(name for name, _ in self.headers if name in _ONCE)
@@ -245,10 +253,13 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._held = 0
 
         def on_message_complete(self) -> None:
-            self._reading = False
             if self._exchange is None:
+                if self.parser.should_upgrade():
+                    return
+                self._reading = False
                 super().on_message_complete()
             else:
+                self._reading = False
                 self._exchange.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
                 self._parts.clear()
                 self._exchange.begin()
@@ -337,8 +348,35 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             if line is None or line[1] in _KNOWN:
                 self._answer(400, "Invalid HTTP request received.")
                 return
-            self.parser = HttpRequestParser(self)
+            self._begin_parser()
             self.data_received(_NO_ROUTE_HAS + data[line.end(1) :])
+
+        def _unsupported_upgrade_warning(self) -> None:
+            raised = sys.exc_info()[1]
+            assert isinstance(raised, HttpParserUpgrade)
+            self._upgrade_at = raised.args[0]  # `data_received` has what follows
+
+        def _read_without_upgrade(self, data: bytes) -> None:
+            """Read a request as one that asks for no other protocol, and what stands behind its head."""
+            rest = memoryview(data)
+            while self._upgrade_at is not None:
+                rest, self._upgrade_at = rest[self._upgrade_at :], None
+                method, version = self.parser.get_method(), self.parser.get_http_version()
+                head = without_upgrade(method, self.url, version, self.headers)
+                self._begin_parser()
+                super().data_received(head)
+                if not self.transport.is_closing():
+                    super().data_received(rest)  # type: ignore[arg-type]
+            if self._is_method_odd:
+                self._is_method_odd = False
+                self._answer(400, "Invalid HTTP request received.")
+            elif self._reading:
+                self._arm_for_part()
+
+        def _begin_parser(self) -> None:
+            self.parser = HttpRequestParser(self)
+            # As uvicorn has it: what is sent behind a last request is no fault of that one.
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
         def _refuse(self, status: int) -> None:
             self._refusal = status
@@ -373,6 +411,9 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             head += f"{_FIELDS.get(status, '')}content-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(head.encode() + body)
             self._close()
+
+        def _arm_for_part(self) -> None:
+            self._arm(settings.head_s_max if self._in_head else settings.body_s_max)
 
         def _arm(self, limit_s: float) -> None:
             self._disarm()
