@@ -219,7 +219,7 @@ async def test_a_bug_in_a_handler_is_logged_with_its_traceback(caplog: pytest.Lo
         raise ValueError("a bug")
 
     await working(queue := Queue(leased("a"), leased("b")), handler, lambda: queue.heard("nack", 2))
-    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    (record,) = [record for record in caplog.records if record.name == "headgate._worker"]
     assert record.exc_info is not None and "a bug" in record.getMessage()
     told = [nack["error"] for nack in queue.said["nack"] if not nack.get("final")]
     assert len(told) == 1 and told[0].count("  File ") == 1, "the handler's own lines, not the worker's"
