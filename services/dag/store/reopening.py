@@ -96,11 +96,11 @@ async def keep_cleanups(tx: Transaction, dag: Dag, nos: Sequence[NodeNo]) -> Non
 
 async def keep_cleanup_alone(tx: Transaction, dag: Dag) -> bool:
     """Of a reopening nothing is left but what cleans up; False, and it is void, where there is nothing of that."""
+    if not (await of(tx, dag)).cleanups:
+        await drop(tx, dag)
+        return False
     await tx.fetch(SQL.clear_reach, dag_no=dag.no)
-    if (await of(tx, dag)).cleanups:
-        return True
-    await drop(tx, dag)
-    return False
+    return True
 
 
 async def drop(tx: Transaction, dag: Dag) -> None:

@@ -1,8 +1,8 @@
 """Claims of calls that name a topic with limits: each time keys are there to claim, its gate says how many.
 
 What was granted is claimed shard by shard. A grant is taken back when what it stands for is leased, or not: where
-the call did not wait for that, behind it. A call that finds no room waits for a settle
-of its namespace here, or until there may be room.
+the call did not wait for that, behind it. A call that finds no room waits for a settle of its namespace here, or
+until there may be room.
 """
 
 from __future__ import annotations

@@ -83,8 +83,7 @@ class Group(NamedTuple):
 
 class Claimed(NamedTuple):
     """What a call was given by a claim. `is_cut`: some of what it asked for stays ready, for the bytes it takes.
-    `is_known`: the shard has said so. `late`: it takes too long, until then, and what it leases is given
-    back."""
+    `is_known`: the shard has said so. `late`: it takes too long, until then, and what it leases is given back."""
 
     groups: list[Group]
     is_cut: bool = False
