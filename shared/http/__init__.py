@@ -6,6 +6,7 @@ holds no state of the product; a crash closes connections, and callers repeat.
 serve        uvicorn, with the limits that it does not have
 fast_http    a hot verb's request and answer without ASGI in between
 head_cache   heads of requests that were read before on a connection
+refusals     answers that are given before a request is whole, and what still comes of it
 upgrades     who asks for another protocol is served in this one
 hot_path     `/v1/namespaces/{ns}/{verb}` answered before the framework's stack
 edge         bodies, errors, health and metrics for everything else

@@ -19,7 +19,6 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 import uvicorn
 from httptools import HttpParserInvalidMethodError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -30,29 +29,10 @@ from shared.http.draining import DrainingServer, Leave, listen_on
 from shared.http.fast_http import Exchange
 from shared.http.head_cache import KnownHeads, Plain
 from shared.http.hot_path import HotPath
+from shared.http.refusals import Lingering, refusal
 from shared.http.upgrades import without_upgrade
 from shared.settings import EdgeSettings
 
-_TITLES = {
-    400: "Bad Request",
-    401: "Unauthorized",
-    408: "Request Timeout",
-    414: "URI Too Long",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
-_CODES = {
-    400: "bad_request",
-    401: "unauthorized",
-    408: "too_slow",
-    414: "url_too_long",
-    431: "headers_too_large",
-    503: "overloaded",
-}
-
-
-# More of a request's head than its status and its body.
-_FIELDS = {401: "www-authenticate: Bearer\r\n", 503: "retry-after: 1\r\n"}
 # A body that is larger is looked at while it comes: who sends it, and whether there is room.
 _LARGE_BYTES = 64 * 1024
 
@@ -114,6 +94,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._is_method_odd = False
             self._upgrade_at: int | None = None  # where what came ends a head that asks for another protocol
             self._is_over = False
+            self._lingers = False  # its last answer is written, and what still comes is nothing
             self._unread: asyncio.TimerHandle | None = None
             self._exchange: Exchange | None = None  # of the request that is read or served now
             self._parts: list[bytes] = []  # of its body, as far as they have come
@@ -229,6 +210,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._in_head = False
 
         def on_body(self, body: bytes) -> None:
+            if self._exchange is None and self.cycle.response_complete:
+                return  # the answer did not wait for it
             was_small = self._held <= _LARGE_BYTES
             self._held += len(body)
             bodies.held += len(body)
@@ -365,7 +348,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 head = without_upgrade(method, self.url, version, self.headers)
                 self._begin_parser()
                 super().data_received(head)
-                if not self.transport.is_closing():
+                if not self.transport.is_closing() and not self._lingers:
                     super().data_received(rest)  # type: ignore[arg-type]
             if self._is_method_odd:
                 self._is_method_odd = False
@@ -397,20 +380,26 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             if not self._is_first():
                 self._close()
                 return
-            body = msgspec.json.encode(
-                {
-                    "type": f"urn:headgate:problem:{_CODES[status]}",
-                    "title": _TITLES[status],
-                    "status": status,
-                    "detail": detail if status == 400 else _TITLES[status],
-                    "code": _CODES[status],
-                    "outcome": "none",
-                }
+            self.transport.write(refusal(status, detail))
+            if self._is_over or status == 408:  # there is no room, or it had its time
+                self._close()
+            else:
+                self._linger()
+
+        def _linger(self) -> None:
+            """Nothing more of this connection is heard: what of its request has come is let go."""
+            self._lingers, self._reading, self._exchange = True, False, None
+            self._disarm()
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.cycle.body = bytearray()
+                self.cycle.disconnected = self.cycle.response_complete = True
+                self.cycle.message_event.set()
+            self._parts.clear()
+            self._let_go()
+            self.flow.resume_reading()
+            Lingering(
+                self.transport, self.connection_lost, bytes_max=settings.body_bytes_max, s_max=settings.body_s_max
             )
-            head = f"HTTP/1.1 {status} {_TITLES[status]}\r\ncontent-type: application/problem+json\r\n"
-            head += f"{_FIELDS.get(status, '')}content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-            self.transport.write(head.encode() + body)
-            self._close()
 
         def _arm_for_part(self) -> None:
             self._arm(settings.head_s_max if self._in_head else settings.body_s_max)

@@ -212,6 +212,81 @@ async def test_large_bodies_are_held_as_far_as_there_is_room_and_small_ones_are_
         one.writer.close()
 
 
+async def _send_on(writer: asyncio.StreamWriter, parts: int) -> None:
+    """Further parts of a body, one by one, as of a client that looks for no answer yet."""
+    for _ in range(parts):
+        writer.write(b" " * 64 * KIB)
+        await writer.drain()
+        await asyncio.sleep(0.005)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("served", "expected"),
+    [({**LITTLE, "bodies_bytes_max": 200 * KIB}, 503), ({"body_bytes_max": 1024 * KIB, "tokens": True}, 401)],
+    indirect=["served"],
+    ids=["no room", "unknown"],
+)
+async def test_who_reads_only_behind_his_body_gets_the_refusal(
+    talk_on: Talk, fields: bytes, expected: int
+) -> None:
+    """A connection that is closed while bytes come is reset, and the answer with it."""
+    talk_on.writer.write(begin_of_large(900 * KIB, fields)[: -640 * KIB])
+    await _send_on(talk_on.writer, 10)
+    code, head, _ = await talk_on.answer()
+    assert code == expected
+    assert b"connection: close\r\n" in head
+    assert await talk_on.is_closed()
+
+
+@pytest.mark.parametrize("bad", [b"transfer-encoding: chunked\r\n", b"x: " + b"y" * 17_000 + b"\r\n"])
+@pytest.mark.parametrize("served", [{"body_bytes_max": 1024 * KIB}], indirect=True)
+async def test_a_bad_head_is_told_to_who_sends_a_body_behind_it(talk_on: Talk, bad: bytes) -> None:
+    talk_on.writer.write(begin_of_large(1, bad))
+    await _send_on(talk_on.writer, 3)
+    code, _, _ = await talk_on.answer()
+    assert code in (400, 431)
+
+
+@WAYS
+@pytest.mark.parametrize("served", [{**LITTLE, "bodies_bytes_max": 200 * KIB}], indirect=True)
+async def test_of_a_body_that_was_refused_nothing_is_held(served: Served, talk_on: Talk, fields: bytes) -> None:
+    refused = await Talk.open(served.port)
+    refused.writer.write(begin_of_large(900 * KIB, fields)[: -640 * KIB])
+    assert (await refused.answer())[0] == 503
+    talk_on.writer.write(begin_of_large(150 * KIB, fields) + b"x")
+    assert (await talk_on.answer())[0] == 400, "there is room, though the other has not hung up"
+    assert len(served.server.server_state.connections) == 2
+    assert not served.server.server_state.tasks
+    refused.writer.close()
+    await _until(lambda: len(served.server.server_state.connections) == 1)
+
+
+@pytest.mark.parametrize("served", [{**LITTLE, "bodies_bytes_max": 200 * KIB}], indirect=True)
+async def test_who_sends_on_without_end_is_cut(served: Served, talk_on: Talk) -> None:
+    talk_on.writer.write(begin_of_large(900 * KIB)[: -640 * KIB])
+    with pytest.raises(ConnectionError):
+        await _send_on(talk_on.writer, 40)
+    await _until(lambda: not served.server.server_state.connections)
+
+
+@pytest.mark.parametrize("served", [{**LITTLE, **SLOW, "bodies_bytes_max": 200 * KIB}], indirect=True)
+async def test_who_does_not_hang_up_after_a_refusal_is_cut(served: Served, talk_on: Talk) -> None:
+    talk_on.writer.write(begin_of_large(900 * KIB)[: -640 * KIB])
+    assert (await talk_on.answer())[0] == 503
+    await _until(lambda: not served.server.server_state.connections)
+
+
+@pytest.mark.parametrize("served", [{"bodies_bytes_max": 200 * KIB}], indirect=True)
+async def test_a_body_that_was_answered_by_its_length_takes_no_room(talk_on: Talk) -> None:
+    talk_on.writer.write(begin_of_large(900 * KIB, b"x: y\r\n")[: -640 * KIB])
+    assert (await talk_on.answer())[0] == 413
+    await _send_on(talk_on.writer, 10)
+    talk_on.writer.write(b" ")
+    talk_on.send("enqueue", ITEM)
+    assert (await talk_on.answer())[0] == 201
+
+
 NAMES = {
     "rebound": ("host: localhost", "host: rebind.example"),
     "another's page": ("x: y", "origin: http://e.example"),
