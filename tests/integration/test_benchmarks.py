@@ -1,14 +1,18 @@
 """Every scenario runs to its end and checks what it counts; how fast is not looked at."""
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import stack as bench_stack
+from benchmarks.against import HERE
 from benchmarks.bench import Bench, Plan
 from benchmarks.machine import Meter
 from benchmarks.progress import Progress
@@ -68,6 +72,18 @@ async def runs(stack: Stack, name: str) -> None:
     # A sample takes less than what a moment's idling differs by.
     measured = [row for row in outcome.rows if not row.name.startswith("processor time of a sample")]
     assert all(row.measured.low > 0 for row in measured)
+
+
+def test_two_checkouts_are_driven_in_turns(tmp_path: Path) -> None:
+    """Here both are this one; the clients' work is looked at, not who is faster."""
+    found = tmp_path / "found.json"
+    kinds = ("cycle-10-4", "chain", "fan", "layered")
+    few = ["--starts", "1", "--pairs", "2", "--slice-s", "0.1", "--warm-s", "0.1", "--json", str(found)]
+    few += ["--kinds", *kinds]
+    subprocess.run([sys.executable, "-m", "benchmarks.against", str(HERE), *few], cwd=HERE, check=True)
+    rows = json.loads(found.read_text())["kinds"]
+    assert tuple(rows) == kinds
+    assert all(len(row["pairs"][0]) == 2 and min(row["rates"]) > 0 for row in rows.values())
 
 
 async def test_every_table_design_does_the_same_work(databases: Databases) -> None:
