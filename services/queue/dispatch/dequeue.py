@@ -14,8 +14,9 @@ from typing import Any
 
 from prometheus_client import Counter
 
+from services.queue.dispatch import claiming
 from services.queue.dispatch.claiming import Holder
-from services.queue.dispatch.direct_handoff import Line, Terms
+from services.queue.dispatch.direct_handoff import Line, Place, Terms
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.gated_claims import GatedClaims
 from services.queue.dispatch.key_budget import KeysUse
@@ -124,9 +125,7 @@ class Dequeues:
         place = line.wait(terms)
         try:
             wait_s = await settles()
-            if place.is_offered and not place.done():
-                place.is_awaited = True
-                await asyncio.wait([place])  # another flush is about to say what it has leased to this call
+            await _await_offers([place])
         except BaseException:
             place.is_left = True
             if place.done() and not place.cancelled() and place.result():
@@ -136,7 +135,7 @@ class Dequeues:
             raise
         finally:
             line.leave(place)
-        if not place.cancelled():
+        if place.done() and not place.cancelled():
             leased.add_handed(place.result(), line.topic)
         return wait_s
 
@@ -268,11 +267,7 @@ class Dequeues:
         poll_s = self._settings.poll_s * random.uniform(1.0, 1.5)  # noqa: S311 - jitter
         try:
             await asyncio.wait(wanted, timeout=min(left_s, poll_s), return_when=asyncio.FIRST_COMPLETED)
-            offered = [place for place in places if place.is_offered and not place.done()]
-            for place in offered:
-                place.is_awaited = True
-            if offered:
-                await asyncio.wait(offered)  # a flush is about to say what it has leased to this call
+            await _await_offers(places)
         except asyncio.CancelledError:
             for line, place in zip(lines, places, strict=True):
                 place.is_left = True
@@ -283,9 +278,20 @@ class Dequeues:
             for line, place in zip(lines, places, strict=True):
                 line.leave(place)
         for line, place in zip(lines, places, strict=True):
-            if not place.cancelled():
+            if place.done() and not place.cancelled():
                 leased.add_handed(place.result(), line.topic)
         return bool(leased)
+
+
+async def _await_offers(places: Sequence[Place]) -> None:
+    """A flush is about to say what it has leased to these calls; one that takes too long is left alone."""
+    offered = [place for place in places if place.is_offered and not place.done()]
+    for place in offered:
+        place.is_awaited = True
+    if offered:
+        _, left = await asyncio.wait(offered, timeout=claiming.CLAIM_S_MAX)
+        for place in left:
+            place.is_left = True  # it gives back what it has leased
 
 
 def _terms(

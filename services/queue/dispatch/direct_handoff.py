@@ -79,7 +79,7 @@ class Place(asyncio.Future[list[Handed]]):
         self.terms = terms
         self.is_offered = False
         self.is_awaited = False  # its call has done with waiting, but for the flush that may lease to it
-        self.is_left = False  # whoever waited here was cancelled while a flush had it
+        self.is_left = False  # whoever waited here was cancelled while a flush had it, or it took too long
 
 
 class Line:

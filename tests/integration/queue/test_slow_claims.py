@@ -172,3 +172,38 @@ async def test_what_a_slow_shard_leases_in_the_end_has_its_room_in_a_limit_until
         assert await shards_of(own_api.dequeue("t", 4)) == {}
         assert await claims_that_stand(own_api) == 1
     await all_at_no_attempt(own_api, 4)
+
+
+@pytest.mark.parametrize("settles", [False, True])
+async def test_who_is_offered_to_a_slow_flush_is_answered_without_it(own_api: Api, settles: bool) -> None:
+    """An enqueue that stands may lease to the call that waits: it gives back what it has leased, in the end."""
+    topic = {"topics": [{"topic": "t", "count": 1}], "wait_s": 0 if settles else 0.2}
+    await fill(own_api, 1, 1)
+    assert len(await own_api.dequeue("t")) == 1  # from now on the topic is known there
+    await fill(own_api, 0, 1)
+    [held] = await own_api.dequeue("t")
+    async with sick(own_api, 1, lock="LOCK TABLE ready IN EXCLUSIVE MODE"):
+        if settles:
+            acks = [{"id": held["id"], "lease_token": held["lease_token"]}]
+            async with sick(own_api, 0):
+                call = asyncio.create_task(own_api.post("dequeue", {**topic, "settle": {"acks": acks}}))
+                await _stands(own_api, 1)
+                enqueuing = asyncio.create_task(fill(own_api, 1, 1))
+                await _stands(own_api, 2)
+        else:
+            call = asyncio.create_task(own_api.post("dequeue", topic))
+            await asyncio.sleep(0.05)
+            enqueuing = asyncio.create_task(fill(own_api, 1, 1))
+            await _stands(own_api, 1)
+        async with asyncio.timeout(END_S):
+            answer = await call
+        assert answer.json()["items"] == []
+        assert not enqueuing.done()
+    await enqueuing
+    await all_at_no_attempt(own_api, 1)
+
+
+async def _stands(api: Api, statements: int) -> None:
+    async with asyncio.timeout(END_S):
+        while await claims_that_stand(api) < statements:
+            await asyncio.sleep(0.005)
