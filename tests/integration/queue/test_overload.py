@@ -18,7 +18,8 @@ class Stuck:
         self.go_on = asyncio.Event()
         self.seen: list[list[str]] = []
         enqueues = host.process.enqueues
-        for one in (*enqueues.general.flushes.values(), *enqueues.named.flushes.values()):
+        self.lines = (*enqueues.general.flushes.values(), *enqueues.named.flushes.values())
+        for one in self.lines:
             flush: Any = one._flush
 
             async def wait(entries: Any, _flush: Any = flush) -> Any:
@@ -64,13 +65,16 @@ async def test_enqueues_behind_a_line_that_stands_are_refused_and_acks_are_not(
     both = [{"topic": "t", "id": api.new_id(shard)} for shard in (0, 1)]
     calls = [asyncio.create_task(api.enqueue(both[0], both[1]))]
     await begun(stuck, 2)
-    for _ in range(2):
+    for behind in (1, 2):
         fresh = [{"topic": "t", "id": api.new_id(shard)} for shard in (0, 1)]
         calls.append(asyncio.create_task(api.enqueue(*fresh)))
-        await asyncio.sleep(0.02)
+        async with asyncio.timeout(60):
+            while sum(map(waiting_in, stuck.lines)) < 2 * behind:
+                await asyncio.sleep(0.005)
         clock[0] += 1.1
 
-    answer = await api.post("enqueue", {"items": [{"topic": "t", "id": api.new_id(n)} for n in (0, 1)]})
+    async with asyncio.timeout(60):
+        answer = await api.post("enqueue", {"items": [{"topic": "t", "id": api.new_id(n)} for n in (0, 1)]})
     assert answer.status_code == 503
     assert answer.headers["content-type"] == "application/problem+json"
     assert (answer.json()["code"], answer.json()["outcome"]) == ("overloaded", "none")
