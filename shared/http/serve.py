@@ -92,6 +92,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._head_bytes = 0
             self._refusal = 400
             self._is_method_odd = False
+            self._begun = 0  # requests, on this connection
             self._upgrade_at: int | None = None  # where what came ends a head that asks for another protocol
             self._is_over = False
             self._lingers = False  # its last answer is written, and what still comes is nothing
@@ -146,13 +147,16 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                     exchange.begin()
                     return
             was_in_head = self._in_head
+            # The request that would be the first to begin in this packet, if that begins with one.
+            first = self._begun + 1 if not self._reading or not self._begun else 0
             super().data_received(data)
             if not self._reading:
                 if last is not None and self._exchange is not None and self._exchange is not last:
                     heads.learn(data, self._exchange.plain, self._exchange.body)
                 self._disarm()
             elif self._is_method_odd:
-                self._read_as_unrouted(data)
+                self._is_method_odd = False
+                self._read_as_unrouted(data, at_begin=self._begun == first)
             elif self._upgrade_at is not None:
                 self._read_without_upgrade(data)
             elif self._deadline is None or was_in_head != self._in_head:
@@ -165,6 +169,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self.expect_100_continue = False
             self._reading = self._in_head = True
             self._head_bytes = 0
+            self._begun += 1
             self._idle_since_s = None
             self._disarm()  # the one before had a deadline of its own
 
@@ -324,10 +329,10 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             else:
                 self._answer(self._refusal, msg)
 
-        def _read_as_unrouted(self, data: bytes) -> None:
-            """Read a request of an unknown method as one of a method that no route has."""
-            self._is_method_odd = False
-            line = _REQUEST_LINE.match(data)
+        def _read_as_unrouted(self, data: bytes, *, at_begin: bool) -> None:
+            """Read a request of an unknown method as one of a method that no route has, if the packet begins with
+            it. Of another nobody says where it begins, and what is before it must not be read again."""
+            line = _REQUEST_LINE.match(data) if at_begin else None
             if line is None or line[1] in _KNOWN:
                 self._answer(400, "Invalid HTTP request received.")
                 return

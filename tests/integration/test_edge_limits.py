@@ -155,6 +155,30 @@ async def test_an_unknown_method_does_not_disturb_what_follows(talk_on: Talk) ->
     assert (await talk_on.answer())[0] == 201
 
 
+@pytest.mark.parametrize("fields", ["", "x: y\r\n", "connection: upgrade\r\nupgrade: h2c\r\n"])
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+async def test_a_body_is_never_read_as_a_request(talk_on: Talk, served: Served, method: str, fields: str) -> None:
+    """Not for an unknown method behind it either, though a packet begins with what looks like another one."""
+    odd = b"BREW /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    inner = b"FOO /livez HTTP/1.1\r\nhost: localhost\r\n\r\nPUT /v1/namespaces/inner HTTP/1.1\r\n"
+    inner += b"host: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+    inner += b"GET /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(odd)
+    path = "/enqueue" if method == "POST" else ""
+    head = f"{method} /v1/namespaces/outer{path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    talk_on.writer.write(f"{head}{fields}content-length: {len(inner)}\r\n\r\n".encode())
+    await talk_on.writer.drain()
+    [connection] = served.server.server_state.connections
+    async with asyncio.timeout(END_S):
+        while not connection._begun:
+            await asyncio.sleep(0.005)
+    talk_on.writer.write(inner + odd)
+    assert (await talk_on.rest()).count(b"HTTP/1.1 ") <= 1
+    other = await Talk.open(served.port)
+    other.writer.write(b"GET /v1/namespaces HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert "inner" not in str((await other.answer())[2])
+    other.writer.close()
+
+
 async def test_a_verb_asked_to_close_closes_after_its_answer(talk_on: Talk) -> None:
     talk_on.send("enqueue", ITEM, fields="connection: close\r\n")
     code, head, _ = await talk_on.answer()
