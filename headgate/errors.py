@@ -16,6 +16,7 @@
     │   ├── DagFinished              the DAG takes no more nodes
     │   ├── DagCancelling            a cancel is still being confirmed
     │   ├── NothingToRetry
+    │   ├── ParentWaits              retry the node that the DAG runs for
     │   └── VersionConflict          a value was written meanwhile: read it again
     ├── TooLarge              413    over a size limit
     ├── Invalid               422    wrong shape, type, range, name or unknown field: see `errors`
@@ -149,6 +150,10 @@ class DagCancelling(Conflict):
 
 class NothingToRetry(Conflict):
     code = "nothing_to_retry"
+
+
+class ParentWaits(Conflict):
+    code = "parent_waits"
 
 
 class VersionConflict(Conflict):
@@ -327,6 +332,7 @@ _BY_CODE: dict[str, type[HeadgateError]] = {
         DagFinished,
         DagCancelling,
         NothingToRetry,
+        ParentWaits,
         VersionConflict,
         Cycle,
         UnknownNode,

@@ -58,6 +58,10 @@ class NothingToRetry(ServiceError):
     code, status, title = "nothing_to_retry", 409, "No node failed"
 
 
+class ParentWaits(ServiceError):
+    code, status, title = "parent_waits", 409, "The node that the DAG runs for has to wait"
+
+
 class VersionConflict(ServiceError):
     code, status, title = "version_conflict", 409, "The value was written meanwhile"
 

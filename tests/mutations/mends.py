@@ -131,9 +131,29 @@ MUTATIONS = (
         "node-goes-along",
         "a DAG that failed in the place of a node and is retried by itself takes the node along",
         "services/dag/run/retry.py",
-        '        if alone and was == "failed" and dag.verdict is None',
-        '        if alone and was == "none" and dag.verdict is None',
+        '        if was == "failed" and dag.verdict is None',
+        '        if was == "none" and dag.verdict is None',
         (f"{_DAG}/test_sub_dag_retries.py::test_a_failed_child_that_is_retried_by_itself_takes_its_node_along",),
+    ),
+    Mutation(
+        "node-would-wait",
+        "a child whose node would have to wait is not retried by itself",
+        "services/dag/run/following.py",
+        '        if seen.node.state == "blocked" and not seen.dag.reopening:',
+        '        if seen.node.state == "none" and not seen.dag.reopening:',
+        (
+            f"{_DAG}/test_sub_dag_retries.py::test_a_child_is_not_retried_while_its_node_would_wait_for_what_was_undone",
+        ),
+    ),
+    Mutation(
+        "taken-from-its-child",
+        "a node that has to wait is taken from the child that was retried for it",
+        "services/dag/run/following.py",
+        '        if node.state == "released" or (child.over and node.generation > generation):',
+        "        if node.generation >= generation:",
+        (
+            f"{_DAG}/test_sub_dag_retries.py::test_a_child_whose_node_has_to_wait_after_all_is_stopped_and_another_is_made",
+        ),
     ),
     Mutation(
         "unknown-parameters",

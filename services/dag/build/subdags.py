@@ -25,7 +25,7 @@ from typing import Final
 from services.dag import queue_items, store
 from services.dag.build import run_spec, subdag_spec
 from services.dag.build.create import Builder
-from services.dag.errors import DagCancelling, DagFinished, NothingToRetry
+from services.dag.errors import DagCancelling, DagFinished, Managed, NothingToRetry
 from services.dag.model import Dag, Ending, NewDag, NodeState, Parent, Retry, Send, dag_of
 from services.dag.run.completions import Completer
 from services.dag.run.context import Context
@@ -79,8 +79,8 @@ class SubDags:
         if node is not None and run_spec.is_run(node.spec):
             await self._carry_run(shard, node, send)
         elif node is None or (node.generation, node.state) != (send.generation, "released"):
-            # The node has moved on. A retry that took it from a living child has this child stopped.
-            if send.action == "stop" and node is not None and node.generation > send.generation:
+            # The node has moved on, or has ended. What took it from a living child has this child stopped.
+            if send.action == "stop" and node is not None and _is_taken(node, send):
                 await self._stop(node, send)
         elif send.action == "start":
             await self._start(shard, node, send)
@@ -147,7 +147,7 @@ class SubDags:
         home = self._context.shards.get(ids.shard_of(dag.parent_dag))
         assert home is not None, "the parent lives where its id says"
         # In the first generation nothing was retried that could have left the node behind.
-        if dag.parent_generation > 1 and dag.workflow is None and not await self._node_follows(home, dag):
+        if dag.parent_generation > 1 and dag.workflow is None and not await self._node_follows(shard, home, dag):
             return
         if not dag.over:
             # It was reopened, and its next end has a row of its own.
@@ -164,10 +164,14 @@ class SubDags:
         )
         await self._completer.apply(home, [ending])
 
-    async def _node_follows(self, home: Shard, child: Dag) -> bool:
+    async def _node_follows(self, shard: Shard, home: Shard, child: Dag) -> bool:
         try:
-            return await self._retrier.follow_child(home, child)
-        except (DagFinished, NothingToRetry):
+            return await self._retrier.followers.follow(home, child)
+        except DagFinished:
+            # Its parent was cancelled since: nothing of it outlives that.
+            await self._adopt(shard, child.id, _parent_of(child), cancel=True)
+            return False
+        except (NothingToRetry, Managed):
             return False
         except DagCancelling as error:
             raise Unavailable(error.detail) from error
@@ -203,6 +207,15 @@ class SubDags:
         home = self._context.shards.get(ids.shard_of(send.item_id))
         assert home is not None, "the id was made for a shard of ours"
         return home
+
+
+def _is_taken(node: SubNode, send: Send) -> bool:
+    return node.generation > send.generation or node.state in ("skipped", "cancelled")
+
+
+def _parent_of(child: Dag) -> Parent:
+    assert child.parent_dag is not None and child.parent_node is not None, "it has a parent"
+    return Parent(child.parent_dag, child.parent_node, child.parent_generation or 0, child.depth)
 
 
 def _error_of(dag: Dag) -> str:

@@ -23,7 +23,6 @@ from shared.http.nearest import nearest
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
-_ATTEMPTS_MAX = 8
 _ERROR_CHARS = 1_000
 
 _CANCEL_STATUSES = {"blocked": "cancelled", "released": "cancelling", "cancelled": "already_cancelled"}
@@ -314,12 +313,7 @@ class Controller:
             await settlement.run()
             return settlement, dag
 
-        for _ in range(_ATTEMPTS_MAX):
-            try:
-                return await self._context.settle(shard, work)
-            except unarchive.Archived as archived:
-                await unarchive.bring_back(self._context, shard, archived.dag)
-        raise unarchive.unarchiving_error()
+        return await unarchive.unarchived(self._context, shard, work)
 
 
 def _minds_deadlines(dag: Dag, node: Node) -> bool:

@@ -8,7 +8,7 @@ continued in steps (`reopening`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TypeVar
 
 from services.dag import queue_items, store
@@ -21,20 +21,19 @@ from services.dag.errors import (
     managed_error,
     reopening_error,
 )
-from services.dag.model import UNFINISHED, Dag, NodeNo, Parent, Ref, Retry, within
+from services.dag.model import Dag, NodeNo, Parent, Retry, within
 from services.dag.run import cleanup, reopening, unarchive
 from services.dag.run.context import Context, own
 from services.dag.run.decisions import Settlement
+from services.dag.run.following import ALONE, Along, Followers, next_generation
 from services.dag.run.reopening import BEGUN, ENDED, SPARED
 from services.dag.store.reopening import RetryPlan
 from shared.errors import FieldError, Invalid, pointer_to
 from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
-from shared.shards.shard_map import Shard
 
 T = TypeVar("T")
 
-_ATTEMPTS_MAX = 8
 _SPECS_PER_STATEMENT = 50
 
 
@@ -44,6 +43,7 @@ class Retrier:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
+        self.followers = Followers(context, self.begin)
 
     async def retry(self, namespace: str, dag_id: str, wanted: Retry, *, parent: Parent | None = None) -> Dag:
         """Retry nodes. With `parent` only if the DAG has not run for that generation of its node yet, which it
@@ -55,11 +55,14 @@ class Retrier:
             DagFinished: the DAG was cancelled by call.
             UnknownNode: a key that the DAG does not have.
             DagReopening: an earlier retry is still finding out what runs again.
+            ParentWaits: the DAG failed in the place of a node that would have to wait now.
             LimitExceeded: payloads for nodes that neither failed nor are named, with a retry that goes in steps.
             Invalid: a payload for a node that would not run again.
         """
         shard, dag_id = self._context.shard_of(dag_id)
         queue_shard = await self._context.queue_shard(shard)
+        # Before anything is locked here: what a parent says is only its answer of now, and following makes sure.
+        along = await self.followers.asked(shard, namespace, dag_id) if parent is None else ALONE
 
         async def work(tx: Transaction) -> tuple[Settlement | None, Dag]:
             dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
@@ -68,62 +71,26 @@ class Retrier:
                     return None, dag
                 await store.subdags.adopt(tx, dag, parent)
             settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
-            await self._begin(tx, settlement, dag, wanted, queue_shard, alone=parent is None)
+            await self.begin(tx, settlement, dag, wanted, queue_shard, along)
             await settlement.run()
             return settlement, dag
 
-        return await self._unarchived(shard, work)
+        return await unarchive.unarchived(self._context, shard, work)
 
-    async def follow_child(self, shard: Shard, child: Dag) -> bool:
-        """Let the node that a child runs for be in the generation that the child runs for; False when it runs for
-        nobody. A child that is retried by itself has taken the node's next one.
-
-        Raises:
-            DagCancelling, DagFinished, DagReopening: as of a retry of the node.
-        """
-        assert child.parent_dag is not None and child.parent_node is not None, "it has a parent"
-        dag_id, key, generation = child.parent_dag, child.parent_node, child.parent_generation or 0
-        queue_shard = await self._context.queue_shard(shard)
-
-        async def step(tx: Transaction) -> tuple[Settlement | None, int | None]:
-            dags = await store.dags.lock_dags(tx, [dag_id])
-            if not dags:
-                return None, None
-            [dag] = dags
-            await unarchive.check(tx, dag)
-            found = await store.subdags.node_of_child(tx, dag, key)
-            if found is None or found.item_id != child.id:
-                return None, None
-            if found.generation >= generation:
-                return None, found.generation
-            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
-            if found.state in UNFINISHED:
-                await store.subdags.set_generation(tx, found.no, found.generation + 1)
-                settlement.renewed(dag, Ref(found.no, found.generation + 1), found.state)
-                if dag.state != "running" or found.by_call:
-                    # A cancel on its way is for the generation before.
-                    settlement.cancel_items(await store.dags.nodes_by_no(tx, [found.no]))
-            else:
-                await self._begin(tx, settlement, dag, Retry([key]), queue_shard)
-            await settlement.run()
-            return settlement, found.generation + 1
-
-        reached: int | None = 0
-        while reached is not None and reached < generation:
-            reached = await self._unarchived(shard, step)
-        return reached == generation
-
-    async def _begin(
+    async def begin(
         self,
         tx: Transaction,
         settlement: Settlement,
         dag: Dag,
         wanted: Retry,
         queue_shard: ShardNo,
-        *,
-        alone: bool = True,
+        along: Along,
     ) -> None:
-        """Begin the new generations. With `alone` nobody has asked the node that the DAG runs for."""
+        """Begin the new generations of a locked DAG's nodes; `along` is what becomes of the node that it runs for,
+        if it has failed there.
+
+        Raises: as `retry`.
+        """
         if dag.workflow is not None:
             raise managed_error()
         if dag.state == "cancelling":
@@ -149,21 +116,15 @@ class Retrier:
             await self._reopen(tx, settlement, dag, nos, queue_shard)
             # What succeeded with the old ones is noted by now.
             await self._set_payloads(tx, dag, wanted.payloads, set(nos))
-        if alone and was == "failed" and dag.verdict is None and dag.parent_dag is not None:
-            # The node was told, or will be, that its DAG failed: it begins its next generation with it. The row
-            # that says so may still be there when the DAG ends again: that has its own, under the next number.
-            settlement.report(dag)
-            await store.subdags.adopt(tx, dag, _next_generation(dag))
-
-    async def _unarchived(
-        self, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, T]]]
-    ) -> T:
-        for _ in range(_ATTEMPTS_MAX):
-            try:
-                return await self._context.settle(shard, work)
-            except unarchive.Archived as archived:
-                await unarchive.bring_back(self._context, shard, archived.dag)
-        raise unarchive.unarchiving_error()
+        if was == "failed" and dag.verdict is None and dag.parent_dag is not None:
+            if along.refusal is not None:
+                raise along.refusal
+            if along.goes:
+                # The node was told, or will be, that its DAG failed: it begins its next generation with it. The
+                # row that says so may still be there when the DAG ends again: that has its own, under the next
+                # number.
+                settlement.report(dag)
+                await store.subdags.adopt(tx, dag, next_generation(dag))
 
     async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[NodeNo] | RetryPlan:
         """All nodes that are to run again, ascending; or how to find them, when they are too many for one
@@ -307,8 +268,3 @@ class Retrier:
     def _chunks(self, nos: Sequence[T]) -> Iterator[Sequence[T]]:
         size = self._settings.retry_step_nodes
         return (nos[start : start + size] for start in range(0, len(nos), size))
-
-
-def _next_generation(child: Dag) -> Parent:
-    assert child.parent_dag is not None and child.parent_node is not None, "it has a parent"
-    return Parent(child.parent_dag, child.parent_node, (child.parent_generation or 0) + 1, child.depth)

@@ -6,13 +6,20 @@ under its lock raises `Archived` there, nothing done; whoever catches it calls `
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 from services.dag import store
 from services.dag.errors import DagThawing
 from services.dag.model import Dag
 from services.dag.run.context import Context
+from services.dag.run.decisions import Settlement
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
+T = TypeVar("T")
+
+_ATTEMPTS_MAX = 8
 _ABANDONED_S = 60.0
 _QUIET_S = 60.0
 
@@ -35,6 +42,22 @@ async def check(tx: Transaction, dag: Dag) -> None:
         noted = await store.archive.kept_of(tx, [dag.no])
         if dag.no in noted and noted[dag.no].phase != "due":
             raise Archived(dag)
+
+
+async def unarchived(
+    context: Context, shard: Shard, work: Callable[[Transaction], Awaitable[tuple[Settlement | None, T]]]
+) -> T:
+    """Run a transaction that ends with a settlement, if need be after the DAG that it is about was brought back.
+
+    Raises:
+        DagThawing
+    """
+    for _ in range(_ATTEMPTS_MAX):
+        try:
+            return await context.settle(shard, work)
+        except Archived as archived:
+            await bring_back(context, shard, archived.dag)
+    raise unarchiving_error()
 
 
 async def bring_back(context: Context, shard: Shard, dag: Dag) -> None:

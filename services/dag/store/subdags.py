@@ -30,6 +30,7 @@ class ParentNode(NamedTuple):
     """A node as a DAG that runs in its place finds it; `item_id` is the id of the one that does so now."""
 
     no: NodeNo
+    key: str
     item_id: str
     state: str
     generation: int

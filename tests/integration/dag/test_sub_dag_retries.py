@@ -193,3 +193,160 @@ async def test_a_child_goes_on_once_for_each_generation_of_its_node(world: DagWo
     await world.settle()
     assert (await world.dag(child))["state"] == "failed"
     assert not world.queue.deliverable()
+
+
+class Held:
+    """Nothing is told between DAGs while this is entered."""
+
+    def __init__(self, world: DagWorld) -> None:
+        self._relay = world.loops.relay
+
+    def __enter__(self) -> None:
+        self._carry = self._relay._sub_dags.carry
+        self._relay._sub_dags.carry = _nothing  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        self._relay._sub_dags.carry = self._carry  # type: ignore[method-assign]
+
+
+async def failed(world: DagWorld, *more: dict[str, Any]) -> tuple[str, str]:
+    """a, then a DAG of x and then y in the place of mid, then z: x has failed. The DAG and the child."""
+    nodes = [item("a"), sub("mid", {"x": [], "y": ["x"]}, "a"), item("z", "mid"), *more]
+    dag = await start(world, *nodes)
+    world.queue.ack("a", output=1)
+    await world.settle()
+    child = await child_of(world, dag, "mid")
+    world.queue.die("x")
+    await world.settle()
+    return dag, child
+
+
+async def finish(world: DagWorld, dag: str, *keys: str) -> None:
+    """These are delivered one after another, nothing beside them, and are all that is left."""
+    for key in keys:
+        assert world.queue.deliverable() == [key]
+        world.queue.ack(key, output=key)
+        await world.settle()
+    assert not world.queue.deliverable()
+    assert (await world.dag(dag))["state"] == "succeeded"
+
+
+async def test_a_child_is_not_retried_while_its_node_would_wait_for_what_was_undone(world: DagWorld) -> None:
+    dag, child = await failed(world, {"key": "undo", "topic": "work", "compensates": "a"})
+    world.queue.ack("undo")
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "failed"
+    answer = await world.verb(child, "retry", expect=409)
+    assert answer["code"] == "parent_waits"
+    assert dag in answer["detail"] and "'mid'" in answer["detail"]
+    await world.settle()
+    assert not world.queue.deliverable() and (await world.dag(dag))["state"] == "failed"
+    await world.verb(dag, "retry")
+    await world.settle()
+    assert (await world.verb(child, "retry", expect=409))["code"] == "parent_waits"
+    await finish(world, dag, "a", "x", "y", "z")
+    assert await child_of(world, dag, "mid") == child
+
+
+@pytest.mark.parametrize("keeps", ["pause", "hold above"])
+async def test_a_child_is_not_retried_while_its_node_is_kept_back(world: DagWorld, keeps: str) -> None:
+    dag = await start(world, {"key": "top", "dag": {"nodes": [sub("mid", {"x": []}), item("w")]}}, item("v"))
+    middle = await child_of(world, dag, "top")
+    low = await child_of(world, middle, "mid")
+    world.queue.die("x")
+    if keeps != "pause":
+        world.queue.die("w")
+    await world.settle()
+    kept = middle if keeps == "pause" else dag
+    await world.verb(kept, "pause")
+    assert (await world.verb(low, "retry", expect=409))["code"] == "parent_waits"
+    await world.verb(kept, "resume")
+    await world.verb(low, "retry")
+    await world.settle()
+    assert (await world.states(middle))["mid"] == (await world.states(dag))["top"] == "released"
+    for key in [key for key in ("x", "w", "v") if key in world.queue.deliverable()]:
+        world.queue.ack(key)
+    await world.settle()
+    assert (await world.states(middle))["mid"] == "succeeded"
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_child_whose_node_has_to_wait_after_all_is_stopped_and_another_is_made(
+    world: DagWorld, ends: bool
+) -> None:
+    """Its parent is retried from further up before it has heard of the child's retry, or of its end."""
+    dag, child = await failed(world)
+    with Held(world):
+        await world.verb(child, "retry")
+        await world.verb(dag, "retry", {"from": ["a"]})
+        await world.settle()
+        assert sorted(world.queue.deliverable()) == ["a", "x"]
+        for key in ("x", "y") if ends else ():
+            world.queue.ack(key)
+            await world.settle()
+    await world.sweep()
+    assert world.queue.deliverable() == ["a"], "what the child had begun is taken back, and nothing is early"
+    assert (await world.states(dag))["mid"] == "blocked"
+    assert (await world.dag(child))["state"] == ("succeeded" if ends else "cancelled")
+    await finish(world, dag, "a", "x", "y", "z")
+    assert await child_of(world, dag, "mid") != child
+
+
+@pytest.mark.parametrize("verb", ["skip", "nodes/cancel"])
+async def test_a_child_whose_node_was_ended_meanwhile_is_stopped(world: DagWorld, verb: str) -> None:
+    dag, child = await failed(world)
+    with Held(world):
+        await world.verb(child, "retry")
+        await world.verb(dag, "retry", {"from": ["a"]})
+        await world.verb(dag, verb, {"nodes": ["mid"]})
+        await world.settle()
+    await world.sweep()
+    assert world.queue.deliverable() == ["a"]
+    assert (await world.dag(child))["state"] == "cancelled"
+
+
+async def test_a_child_that_was_retried_before_its_parent_was_cancelled_does_not_outlive_that(
+    world: DagWorld,
+) -> None:
+    dag, child = await failed(world, item("w"))
+    with Held(world):
+        await world.verb(child, "retry")
+        await world.verb(dag, "cancel", expect=202)
+        await world.settle()
+        assert (await world.dag(dag))["state"] == "cancelled"
+    await world.sweep()
+    assert not world.queue.deliverable()
+    assert (await world.dag(child))["state"] == "cancelled"
+
+
+async def test_a_child_is_not_retried_while_its_parent_is_cleaning_up(world: DagWorld) -> None:
+    dag, child = await failed(world, {"key": "clean", "topic": "work", "run_on": "always"})
+    assert world.queue.deliverable() == ["clean"]
+    assert (await world.verb(child, "retry", expect=409))["code"] == "dag_cancelling"
+    world.queue.ack("clean")
+    await world.settle()
+    await world.verb(child, "retry")
+    await world.settle()
+    await finish(world, dag, "x", "y", "z", "clean")
+
+
+async def test_a_child_goes_on_though_its_node_is_reopened_in_steps(databases: Databases) -> None:
+    database = await databases.create(queue_shards=1, dag_shards=2)
+    world = DagWorld(database, FakeQueue(), retry_at_once_nodes_max=3, retry_step_nodes=2)
+    try:
+        dag, child = await failed(world, *[item(f"z{n}", "z") for n in range(9)])
+        await world.verb(child, "retry")
+        world.queue.ack("x")
+        await world.settle()
+        await world.sweep()
+        assert await child_of(world, dag, "mid") == child
+        for key in ("x", "y", "z", *[f"z{n}" for n in range(9)]):
+            if key in world.queue.deliverable():
+                world.queue.ack(key)
+                await world.settle()
+                await world.sweep()
+        assert (await world.dag(dag))["state"] == "succeeded"
+        await world.audit()
+    finally:
+        await world.close()
+        await databases.drop(database)

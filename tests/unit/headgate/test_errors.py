@@ -27,6 +27,7 @@ def problem(status: int, code: str, **more: Any) -> errors.HeadgateError:
         (409, "dag_finished", errors.DagFinished),
         (409, "dag_cancelling", errors.DagCancelling),
         (409, "nothing_to_retry", errors.NothingToRetry),
+        (409, "parent_waits", errors.ParentWaits),
         (409, "added_later", errors.Conflict),
         (413, "too_large", errors.TooLarge),
         (415, "unsupported_media_type", errors.BadRequest),

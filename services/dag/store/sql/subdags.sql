@@ -15,7 +15,7 @@ WHERE no = $1
 RETURNING endings;
 
 -- name: node_of_child(dag_no, key)
-SELECT no, item_id::text, state, generation, by_call FROM node WHERE dag_no = $1 AND key = $2 AND sub;
+SELECT no, key, item_id::text, state, generation, by_call FROM node WHERE dag_no = $1 AND key = $2 AND sub;
 
 -- name: set_generation(no, generation)
 UPDATE node SET generation = $2 WHERE no = $1;
