@@ -194,10 +194,10 @@ MUTATIONS = (
         "end-of-its-own",
         "the end of a child that was retried by itself has an outbox row of its own",
         "services/dag/run/retry.py",
-        "            settlement.report(dag)\n"
-        "            await store.subdags.adopt(tx, dag, _next_generation(dag))\n",
-        "            await store.subdags.adopt(tx, dag, _next_generation(dag))\n"
-        "            settlement.report(dag)\n",
+        "                settlement.report(dag)\n"
+        "                await store.subdags.adopt(tx, dag, next_generation(dag))\n",
+        "                await store.subdags.adopt(tx, dag, next_generation(dag))\n"
+        "                settlement.report(dag)\n",
         (
             f"{_DAG}/test_sub_dag_retries.py"
             "::test_a_child_that_ends_again_before_its_node_has_followed_is_believed",
