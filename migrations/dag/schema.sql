@@ -56,7 +56,8 @@ CREATE TABLE cleanup (
     done_released_at timestamp with time zone,
     done_finished_at timestamp with time zone,
     done_payload text,
-    done_output text
+    done_output text,
+    begun_generation integer DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_analyze_threshold='1000000');
 

@@ -338,8 +338,8 @@ class Audited:
             "origin": f"{client} for {forwarded}" if forwarded else client,
             "detail": msgspec.json.encode(asked).decode(),
         }
-        # cut: nothing of it has been checked yet
-        entry = {name: text[:_DETAIL_CHARS_MAX] for name, text in said.items()}
+        # Nothing of it has been checked yet: it is cut, and has no character that Postgres does not take.
+        entry = {name: text[:_DETAIL_CHARS_MAX].replace("\0", "\ufffd") for name, text in said.items()}
         return await self._entries.begin(call, entry)
 
     async def _end(

@@ -75,10 +75,12 @@ class _Lent(NamedTuple):
 class Transaction:
     """An open transaction on one connection; statements see fresh snapshots, one after another."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "at_end")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        # Called once it is over, whatever came of it.
+        self.at_end: list[Callable[[], None]] = []
 
     async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
         """All rows of a statement."""
@@ -157,7 +159,12 @@ class Pool:
         """
 
         async def run(connection: Any) -> T:
-            return await _within(connection, lambda: work(Transaction(connection)))
+            tx = Transaction(connection)
+            try:
+                return await _within(connection, lambda: work(tx))
+            finally:
+                for told in tx.at_end:
+                    told()
 
         return await self._retrying(run)
 

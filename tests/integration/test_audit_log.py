@@ -5,6 +5,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from structlog.testing import capture_logs
 
 from shared.console.audit_log import SQL, AuditLog
 from shared.console.routes import _END
@@ -201,6 +202,29 @@ async def test_what_is_kept_before_a_call_is_checked_is_bounded(
     assert (await post(f"{NS}/topics/purge", json={"topic": "x" * 500_000})).status_code == 422
     assert (await post(f"{NS}/operations", json={"kind": "x" * 500_000})).status_code == 422
     assert len(seen) == 2 and max(len(text) for entry in seen for text in entry.values()) == 1_000
+
+
+async def test_a_call_with_a_nul_is_no_error_of_the_service(queue_service: Service, dag_service: Service) -> None:
+    """Postgres takes none, and a caller cannot fill the log of errors with what is refused anyway."""
+    calls = [
+        (dag_service, "POST", f"{NS}/dags/%00/cancel", {}),
+        (dag_service, "POST", "/v1/namespaces/%00/dags/x/retry", {}),
+        (dag_service, "PUT", f"{NS}/schedules/%00", {}),
+        (dag_service, "DELETE", f"{NS}/schedules/%00", None),
+        (dag_service, "POST", f"{NS}/workflows/%00/cancel", {}),
+        (dag_service, "PUT", "/v1/namespaces/%00", {}),
+        (queue_service, "PUT", "/v1/namespaces/%00", {}),
+        (queue_service, "POST", f"{NS}/topics/purge", {"topic": "a\0"}),
+        (queue_service, "POST", f"{NS}/operations", {"kind": "\0"}),
+        (queue_service, "POST", f"{NS}/operations/%00/cancel", {}),
+        (queue_service, "POST", "/v1/shards/%00/commands", {"do": "drain"}),
+    ]
+    for service, method, path, body in calls:
+        with capture_logs() as lines:
+            answer = await service.client.request(method, path, json=body)
+        assert 400 <= answer.status_code < 500, path
+        assert [line for line in lines if line["log_level"] == "error"] == [], path
+    assert await listed(queue_service) == await listed(dag_service) == []
 
 
 async def test_the_same_call_once_more_is_the_same_entry(queue_service: Service, dag_service: Service) -> None:

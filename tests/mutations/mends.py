@@ -216,4 +216,34 @@ MUTATIONS = (
             "::test_what_cancels_it_meanwhile_leaves_cleanup_and_compensation_to_come_again",
         ),
     ),
+    Mutation(
+        "begun-is-known",
+        "a retry runs again what was compensated, also where its compensation began anew and did not run",
+        "services/dag/store/sql/cleanup.sql",
+        "(c.of_no, n.ran OR u.begun)",
+        "(c.of_no, n.ran)",
+        (f"{_DAG}/test_reopening.py::test_what_was_undone_is_done_again_after_retries_that_a_deadline_ends",),
+    ),
+    Mutation(
+        "begun-of-the-retried",
+        "a compensation that is retried by its own name leaves known what it had begun to undo",
+        "services/dag/store/sql/cleanup.sql",
+        "begun_generation = CASE WHEN a.begun THEN a.generation ELSE begun_generation END",
+        "begun_generation = CASE WHEN a.begun AND NOT $3 THEN a.generation ELSE begun_generation END",
+        (
+            f"{_DAG}/test_compensation_input.py"
+            "::test_what_was_undone_is_done_again_also_where_a_caller_asked_for_its_undoing_and_took_that_back",
+        ),
+    ),
+    Mutation(
+        "undone-amid-retry",
+        "what was undone, and a retry that was cancelled did not reopen, is not undone again",
+        "services/dag/store/sql/cleanup.sql",
+        "state = 'succeeded' AND generation > c.undone_generation AS stands",
+        "state = 'succeeded' AS stands",
+        (
+            f"{_DAG}/test_reopening.py"
+            "::test_what_cancels_it_meanwhile_leaves_cleanup_and_compensation_to_come_again",
+        ),
+    ),
 )

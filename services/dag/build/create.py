@@ -158,7 +158,7 @@ class Builder:
         """Make a DAG of its own, or of a parent, some of whose externals are resolved, in a transaction of the
         caller's, who settles it and then calls `give_made`."""
         if parent is None:
-            self.quotas.add(namespace, dags=1)
+            self.quotas.add(tx, namespace, dags=1)
         dag = await store.dags.insert_dag(tx, dag_id, namespace, made_of.dag, parent)
         assert dag is not None, "its id is new"
         if paused:
@@ -219,7 +219,7 @@ class Builder:
                 same = new.content == await store.dags.content_of(tx, found.no)
                 return None, own_nodes or Written(found, False, {}, same=same)
             if parent is None:
-                self.quotas.add(namespace, dags=1)
+                self.quotas.add(tx, namespace, dags=1)
             else:
                 await self._pass_on(tx, dag, nodes, parent)
             return await self._write(tx, shard, dag, nodes, edges, queue_shard)
@@ -370,7 +370,7 @@ class Builder:
         if any(node.timer for node in adding.nodes) and await store.timers.has_older_owner(tx):
             raise Upgrading("an older process owns the shard; send again once it has gone", retry_after_s=1.0)
         if not dag.depth:
-            self.quotas.add(dag.namespace, nodes=len(adding.nodes), edges=len(adding.edges))
+            self.quotas.add(tx, dag.namespace, nodes=len(adding.nodes), edges=len(adding.edges))
         await self._check_out_degrees(tx, dag, adding, existing)
         numbers = {key: node.no for key, node in existing.nodes.items()}
         numbers |= {node.key: dag.node_no(dag.next_n + i) for i, node in enumerate(adding.nodes)}

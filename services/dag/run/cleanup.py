@@ -10,7 +10,9 @@ reverse topological order of it.
 
 What counts is what was done. A node that succeeded, was retried and did not come to its end again, has its first
 success undone: a retry notes it (`note_done`) before it begins the new generation, and a compensation that
-succeeds takes note of that (`note_undone`), so that nothing is undone twice.
+succeeds takes note of that (`note_undone`), so that nothing is undone twice. What a compensation had begun to
+undo is noted when it begins anew itself (`plan_again`): the next retry of ordinary nodes runs that again, also
+where the compensation has not run since.
 """
 
 from __future__ import annotations

@@ -192,6 +192,27 @@ async def test_a_compensation_that_a_caller_has_run_again_runs_again(world: DagW
     assert (await world.dag(dag))["state"] == "failed"
 
 
+@pytest.mark.parametrize("end", ["ack", "die"])
+async def test_what_was_undone_is_done_again_also_where_a_caller_asked_for_its_undoing_and_took_that_back(
+    world: DagWorld, end: str
+) -> None:
+    """The last the service knows of the compensation is that it was skipped."""
+    dag = await charged(world)
+    world.queue.die("ship")
+    await world.settle()
+    getattr(world.queue, end)("refund")
+    await world.settle()
+    await world.verb(dag, "pause")
+    await world.verb(dag, "retry", {"from": ["refund"]})
+    await world.verb(dag, "skip", {"nodes": ["refund"]})
+    await world.verb(dag, "resume")
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "failed"
+    await world.verb(dag, "retry", {"nodes": ["ship"]})
+    await world.settle()
+    assert world.queue.deliverable() == ["charge"]
+
+
 @pytest.mark.parametrize("settings", [{"retry_at_once_nodes_max": 1}])
 async def test_a_large_retry_in_steps_notes_what_was_done(other: DagWorld) -> None:
     world = other

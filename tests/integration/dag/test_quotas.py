@@ -1,13 +1,15 @@
 """Quotas of a namespace for unfinished DAGs, nodes and edges: at the limit and one past it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from services.dag import store
 from services.dag.build import quotas
-from tests.support.dag_world import DagWorld
+from tests.support.dag_world import BASE, DagWorld
 from tests.support.databases import Database
 from tests.support.queue_fake import FakeQueue
 
@@ -66,7 +68,7 @@ async def test_uses_are_remembered_of_so_many_namespaces_whoever_asks_for_them(
             answer = await small.http.post(f"/v1/namespaces/some{n}/dags", json={"nodes": [node("a")]})
             assert answer.status_code == 201
         known = small.duties.builder.quotas
-        assert max(map(len, (known._uses, known._looked_s, known._seen))) <= 4
+        assert max(map(len, (known._tenants, known._looked_s, known._seen))) <= 4
         assert (await small.http.post(mine, json={"nodes": [node("a")]})).status_code == 201
         assert (await small.http.post(mine, json={"nodes": [node("a")]})).status_code == 429
 
@@ -118,6 +120,55 @@ async def test_quotas_are_known_to_every_process_and_taken_away_again(
         await over(other, "", {"nodes": [node("a")]})
         await give(other, "default")
         await other.create([node("a")])
+
+
+async def test_what_is_being_added_while_the_use_is_read_counts(
+    world: DagWorld, dag_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read does not see it, and is not believed beside it."""
+    added, read = asyncio.Event(), asyncio.Event()
+    insert = store.dags.insert_nodes
+
+    async def held(tx: Any, *args: Any) -> Any:
+        added.set()
+        await read.wait()
+        return await insert(tx, *args)
+
+    async with limited(dag_database, namespace_dags_max=1) as small:
+        with monkeypatch.context() as patched:
+            patched.setattr(store.dags, "insert_nodes", held)
+            first = asyncio.create_task(small.create([node("a")]))
+            async with asyncio.timeout(30):
+                await added.wait()
+            seen = (await small.http.get("/v1/namespaces/default")).json()
+            assert seen["dags"] == 0
+        answer = await small.http.post(BASE, json={"nodes": [node("a")]})
+        read.set()
+        dag = await first
+        assert answer.status_code == 429
+        seen = (await small.http.get("/v1/namespaces/default")).json()
+        assert seen["dags"] == 1
+        await small.verb(dag, "cancel", expect=202)
+        await small.settle()
+        await small.http.get("/v1/namespaces/default")
+        await small.create([node("a")])
+
+
+async def test_calls_at_once_read_the_use_once_and_take_what_there_is_room_for(
+    world: DagWorld, dag_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, use = [], store.reads.namespace_use
+
+    async def counted(*args: Any) -> Any:
+        reads.append(args)
+        return await use(*args)
+
+    async with limited(dag_database, namespace_dags_max=3, namespace_edges_max=4) as small:
+        monkeypatch.setattr(store.reads, "namespace_use", counted)
+        body = {"nodes": [node("a"), node("b", "a")]}
+        answers = await asyncio.gather(*(small.http.post(BASE, json=body) for _ in range(12)))
+        assert sorted(answer.status_code for answer in answers) == [201] * 3 + [429] * 9
+        assert len(reads) == len(small.duties.context.shards)
 
 
 async def test_a_quota_of_nothing_takes_nothing(world: DagWorld) -> None:

@@ -39,6 +39,11 @@ async def step(world: DagWorld) -> bool:
     return bool(await world.loops.walker.step(world.shard))
 
 
+async def past_deadline(world: DagWorld) -> None:
+    await (await world.looking_at(world.shard)).execute("UPDATE dag SET deadline_at = shard_now()")
+    await world.sweep()
+
+
 async def is_reopening(world: DagWorld) -> bool:
     return bool(await world.rows("SELECT FROM reopening"))
 
@@ -212,8 +217,7 @@ async def test_a_deadline_meanwhile_ends_it_and_a_retry_begins_anew(world: DagWo
     await world.verb(dag, "retry")
     for _ in range(steps):
         await step(world)
-    await (await world.looking_at(world.shard)).execute("UPDATE dag SET deadline_at = shard_now()")
-    await world.sweep()
+    await past_deadline(world)
     assert (await world.dag(dag))["state"] == "failed"
     await world.verb(dag, "retry")
     assert await run_out(world) == ["a", "b", "c", "d"]
@@ -363,14 +367,39 @@ async def test_what_cancels_it_meanwhile_leaves_cleanup_and_compensation_to_come
         if cause == "call":
             await world.verb(dag, "cancel", expect=202)
         else:
-            await (await world.looking_at(world.shard)).execute("UPDATE dag SET deadline_at = shard_now()")
-            await world.sweep()
+            await past_deadline(world)
         assert sorted(await run_out(world)) == expected, steps
         assert (await world.dag(dag))["state"] == state
         assert (await standing(world, dag))["always"] == ("succeeded", 2)
         assert not await is_reopening(world)
         await world.audit(dag)
     assert 8 < steps < 99
+
+
+@pytest.mark.parametrize("dying", [set(), {"undo a"}], ids=["undone", "not undone"])
+@pytest.mark.parametrize("body", [{}, {"nodes": ["b"]}, {"from": ["b"]}])
+async def test_what_was_undone_is_done_again_after_retries_that_a_deadline_ends(
+    world: DagWorld, body: Any, dying: set[str]
+) -> None:
+    """However far these have come: no node counts as done whose undoing was begun."""
+    nodes = [*specs({"a": [], "b": ["a"]}), {"key": "undo a", "compensates": "a"}]
+    for steps in range(100):
+        dag = await ended(world, nodes, {"b", *dying}, deadline_s=3600)
+        for _ in range(2):
+            steps_of(world, 1)
+            await world.verb(dag, "retry")
+            for _ in range(steps):
+                await step(world)
+            if not await is_reopening(world):
+                assert steps > 3
+                return
+            await past_deadline(world)
+            await run_out(world, dying)
+        steps_of(world, 1, at_once=1_000 * (steps % 2))
+        await world.verb(dag, "retry", body)
+        assert await run_out(world) == ["a", "b"], steps
+        assert (await world.dag(dag))["state"] == "succeeded"
+        await world.audit(dag)
 
 
 async def test_an_old_end_has_no_effect_before_or_after_its_node_is_reopened(world: DagWorld) -> None:

@@ -59,13 +59,18 @@ UPDATE cleanup SET undone_generation = u.generation
 FROM undone u WHERE cleanup.ctid = u.tid;
 
 -- name: plan_again(dag_no, node_nos, undo_again)
--- Those of these nodes that are compensations are to be planned; with `undo_again` whatever they have undone.
-UPDATE cleanup SET wave = 0, undone_generation = CASE WHEN $3 THEN 0 ELSE undone_generation END
-WHERE ctid = ANY(ARRAY(
-    SELECT c.tid FROM unnest($2::bigint[]) AS w(node_no)
+-- Those of these nodes that are compensations are to be planned; with `undo_again` whatever they have undone. Which success
+-- they had begun to undo is noted: their new generations do not tell, which may end before they run.
+WITH again AS MATERIALIZED (
+    SELECT c.tid, u.generation, n.ran AND u.stands AS begun FROM unnest($2::bigint[]) AS w(node_no)
     CROSS JOIN LATERAL (
         SELECT ctid AS tid, of_no FROM cleanup WHERE dag_no = $1 AND node_no = w.node_no OFFSET 0) AS c
-    WHERE c.of_no IS NOT NULL));
+    CROSS JOIN LATERAL (SELECT released_at IS NOT NULL AS ran FROM node WHERE no = w.node_no OFFSET 0) AS n
+    CROSS JOIN LATERAL (SELECT generation, state = 'succeeded' AS stands FROM node WHERE no = c.of_no OFFSET 0) AS u
+    LIMIT cardinality($2::bigint[]))
+UPDATE cleanup SET wave = 0, undone_generation = CASE WHEN $3 THEN 0 ELSE undone_generation END,
+    begun_generation = CASE WHEN a.begun THEN a.generation ELSE begun_generation END
+FROM again a WHERE cleanup.ctid = a.tid;
 
 -- name: undone_sizes(nos)
 -- What each of these compensations undoes, and about how much it is told of that beside the other's inputs: those are
@@ -120,13 +125,15 @@ SELECT node_no FROM cleanup WHERE dag_no = $1;
 
 -- name: cleanups_again(dag_no)
 -- What runs again with ordinary nodes of a DAG that had ended: all cleanup that no caller has ended (or too late), and
--- what was compensated.
+-- what was compensated, now or before the compensation began anew.
 SELECT DISTINCT x.no
-FROM (SELECT node_no, of_no FROM cleanup WHERE dag_no = $1 OFFSET 0) AS c
+FROM (SELECT node_no, of_no, begun_generation FROM cleanup WHERE dag_no = $1 OFFSET 0) AS c
 CROSS JOIN LATERAL (
     SELECT released_at IS NOT NULL AS ran, by_call AND state IN ('skipped', 'cancelled') AS by_call
     FROM node WHERE no = c.node_no OFFSET 0) AS n
-CROSS JOIN LATERAL (VALUES (c.node_no, NOT n.by_call), (c.of_no, n.ran)) AS x(no, again)
+LEFT JOIN LATERAL (
+    SELECT generation <= c.begun_generation AS begun FROM node WHERE no = c.of_no OFFSET 0) AS u ON true
+CROSS JOIN LATERAL (VALUES (c.node_no, NOT n.by_call), (c.of_no, n.ran OR u.begun)) AS x(no, again)
 WHERE x.no IS NOT NULL AND x.again
 ORDER BY x.no;
 
