@@ -166,11 +166,13 @@ class Dequeues:
                     await tenant.wait_for_room(left_s, gone)
                     counts = [demand.count for demand in demands]
                     continue
+                fillings: list[Awaitable[None]] = []
                 for i, line in enumerate(lines):
                     sight = self._gated.sight(line, counts[i]) if is_limited else counts[i]
-                    filling = self._dispatch.looking.supply(line, sight, deadline_s)
-                    if filling is not None:
-                        await filling
+                    if (filling := self._dispatch.looking.supply(line, sight, deadline_s)) is not None:
+                        fillings.append(filling)
+                if fillings:
+                    await (fillings[0] if len(fillings) == 1 else asyncio.gather(*fillings))
                 if tenant is not None:
                     counts = list(map(tenant.room, counts))  # others may have taken room while this call looked
                 serve = self._gated.serve if is_limited else self._serve
