@@ -242,7 +242,7 @@ async def service_claim(site: Site, shard: DirectShard, token: str) -> Ids:
     try:
         claim = Claim(site.topic_id, keys, token, LEASE_S)
         groups = (await store.claim([claim], relaxed=False))[0] if keys else []
-        return [item for group in groups for item, _ in group.returnable()]
+        return [item_id for group in groups for item_id in group.ids()]
     finally:
         site.keys.settled(keys)
 

@@ -38,6 +38,7 @@ from services.queue.leases.cancel import Cancels
 from services.queue.leases.dag_news import DagNews
 from services.queue.leases.expiry import Expiry
 from services.queue.leases.extend import Extends
+from services.queue.leases.hand_backs import HandBacks
 from services.queue.leases.item_states import ItemStates
 from services.queue.leases.job_logs import JobLogs
 from services.queue.leases.nack import Nacks
@@ -51,6 +52,7 @@ from services.queue.operations.known_workers import KnownWorkers
 from services.queue.operations.topics import Topics
 from services.queue.quotas import Quotas
 from services.queue.settings import QueueSettings
+from services.queue.store.dequeue_encoding import Unused
 from services.queue.store.shard_store import Store
 from shared.admission.delay import SAMPLE_S, LoopLag
 from shared.admission.token_buckets import Buckets
@@ -191,8 +193,8 @@ def _process(
     stores = {shard.number: Store(shard, settings) for shard in shards}
     ownership = Ownership("queue", shards, settings, clock)
 
-    def hand_back(namespace: str, held: Sequence[tuple[str, str]]) -> Awaitable[None]:
-        return nacks.hand_back(namespace, held)
+    def hand_back(namespace: str, unused: Sequence[Unused]) -> Awaitable[None]:
+        return hand_backs.hand_back(namespace, unused)
 
     dispatch = Dispatch(
         list(stores.values()), settings, clock, announcer=announcer, owns=ownership.owns, hand_back=hand_back
@@ -203,6 +205,7 @@ def _process(
     expiry = Expiry(dispatch, dag_news, settings)
     gates = Gates(stores, shards, clock, dispatch.look_again)
     nacks = Nacks(stores, dispatch, gates, expiry, dag_news, settings)
+    hand_backs = HandBacks(nacks.nack, dispatch.keep, clock)
     quotas = Quotas(stores, buckets, clock)
     operations = Operations(stores, dispatch, settings, clock)
     agreement = Agreement(stores, settings.given_rows_max, dispatch.release)
@@ -219,6 +222,7 @@ def _process(
         ack_flushes=ack_flushes,
         dag_news=dag_news,
         nacks=nacks,
+        hand_backs=hand_backs,
         extends=Extends(stores, workers.note),
         revives=Revives(stores, dispatch, settings),
         cancels=Cancels(stores, dispatch, settings, workers.news.hear),

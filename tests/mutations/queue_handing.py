@@ -204,6 +204,25 @@ MUTATIONS = (
         (f"{_EVEN}::test_a_call_for_many_is_filled",),
     ),
     Mutation(
+        "hand-back-again",
+        "a hand-back that is refused is tried again",
+        "services/queue/leases/hand_backs.py",
+        "            self._keep(self._try_again(namespace, kept))\n",
+        "",
+        ("integration/queue/test_hand_backs.py::test_a_hand_back_that_is_refused_is_tried_again",),
+    ),
+    Mutation(
+        "hand-back-untold",
+        "what is delivered at most once was not where nobody was told of it",
+        "services/queue/leases/nack.py",
+        "is_dead |= item.at_most_once and not nack.is_untold",
+        "is_dead |= item.at_most_once",
+        (
+            "integration/queue/test_hand_backs.py"
+            "::test_what_is_delivered_at_most_once_was_not_where_its_claim_was_given_up",
+        ),
+    ),
+    Mutation(
         "call-garbage",
         "what is to be done for an answer that nobody gets does not refer to its call",
         "services/queue/api/verbs.py",

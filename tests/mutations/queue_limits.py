@@ -8,6 +8,7 @@ _SQL = "services/queue/store/sql/gates.sql"
 _CONTRACT = "contract/test_queue_limits.py"
 _OF_KEYS = "contract/test_queue_key_limits.py"
 _PROCESSES = "integration/queue/test_topic_limits.py"
+_SLOW = "integration/queue/test_slow_gates.py"
 _KEYS_OF_PROCESSES = "integration/queue/test_key_limits.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -43,7 +44,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "limits-leased",
         "what is leased takes the room of a limited topic",
         _GATES,
-        "room = min(room, self.limits.concurrency - sum(self.leased.values()) - self.on_their_way)",
+        "room = min(room, self.limits.concurrency - self._in_flight - self.on_their_way)",
         "room = min(room, self.limits.concurrency - self.on_their_way)",
         (f"{_CONTRACT}::test_as_many_as_the_limit_are_in_flight_and_none_more",),
     ),
@@ -51,8 +52,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "limits-on-their-way",
         "what a call was granted and has not claimed yet takes its room, also after a crash",
         _GATES,
-        "room = min(room, self.limits.concurrency - sum(self.leased.values()) - self.on_their_way)",
-        "room = min(room, self.limits.concurrency - sum(self.leased.values()))",
+        "room = min(room, self.limits.concurrency - self._in_flight - self.on_their_way)",
+        "room = min(room, self.limits.concurrency - self._in_flight)",
         (f"{_PROCESSES}::test_a_crash_behind_the_grant_keeps_its_room_until_it_is_over",),
     ),
     Mutation(
@@ -158,6 +159,46 @@ MUTATIONS: tuple[Mutation, ...] = (
         "self.tokens = min(self.tokens + 1, self.limits.key_burst)",
         "self.tokens = min(self.tokens, self.limits.key_burst)",
         (f"{_KEYS_OF_PROCESSES}::test_what_was_let_through_and_not_claimed_gives_its_tokens_back",),
+    ),
+    Mutation(
+        "limits-late-count",
+        "a shard that does not say its count in time keeps nobody waiting",
+        "services/queue/gates/in_time.py",
+        "await asyncio.wait(awaited, timeout=IN_TIME_S)",
+        "await asyncio.wait(awaited)",
+        (f"{_SLOW}::test_a_shard_that_does_not_say_its_count_in_time_counts_as_it_did_last",),
+    ),
+    Mutation(
+        "limits-late-void",
+        "what a shard said late is void where it was heard since",
+        _GATES,
+        "if self.marks.get(number) == told.mark:",
+        "if told.mark:",
+        ("unit/queue/gates/test_late_counts.py::test_it_is_void_where_the_shard_was_heard_since",),
+    ),
+    Mutation(
+        "limits-late-elsewhere",
+        "what went to other shards is not counted for one that says nothing",
+        _GATES,
+        "number: count if number in known else max(count - items, 0)",
+        "number: count",
+        (f"{_SLOW}::test_others_items_are_handed_out_one_after_another_while_a_shard_says_nothing",),
+    ),
+    Mutation(
+        "limits-never-counted",
+        "a shard that was never counted is waited for",
+        _GATES,
+        "if is_known or limits.concurrency is None else Grant(0)",
+        "if is_known or limits else Grant(0)",
+        (f"{_SLOW}::test_a_shard_that_was_never_counted_is_waited_for",),
+    ),
+    Mutation(
+        "limits-each-home",
+        "gates that stand keep nobody from those of another home",
+        "services/queue/gates/in_time.py",
+        "self._holding.setdefault(home.number, asyncio.Semaphore(self._at_once_max))",
+        "self._holding.setdefault(ShardNo(0), asyncio.Semaphore(self._at_once_max))",
+        (f"{_SLOW}::test_gates_that_stand_keep_nobody_from_those_of_another_home",),
     ),
     Mutation(
         "room-of-the-next",

@@ -15,6 +15,7 @@ from services.queue.leases.cancel import Cancels
 from services.queue.leases.dag_news import DagNews
 from services.queue.leases.expiry import Expiry
 from services.queue.leases.extend import Extends
+from services.queue.leases.hand_backs import HandBacks
 from services.queue.leases.item_states import ItemStates
 from services.queue.leases.job_logs import JobLogs
 from services.queue.leases.nack import Nacks
@@ -48,6 +49,7 @@ class QueueProcess:
     ack_flushes: AckFlushes
     dag_news: DagNews
     nacks: Nacks
+    hand_backs: HandBacks
     extends: Extends
     revives: Revives
     cancels: Cancels

@@ -144,7 +144,7 @@ class Verbs:
         return leased
 
     async def _hand_back(self, namespace: str, leased: Leased) -> None:
-        await self._process.nacks.hand_back(namespace, leased.returnable())
+        await self._process.hand_backs.hand_back(namespace, leased.unused())
 
     async def ack(self, call: Call) -> Answer:
         """End leased items as done. One result per item, in order."""

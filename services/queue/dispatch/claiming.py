@@ -16,7 +16,7 @@ from services.queue.dispatch.direct_handoff import Line
 from services.queue.dispatch.resting_shards import Resting
 from services.queue.model import Claim, Key, TopicId
 from services.queue.settings import QueueSettings
-from services.queue.store.dequeue_encoding import Claimed, Group, Leased
+from services.queue.store.dequeue_encoding import Claimed, Group, Leased, Unused
 from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
 from shared.admission.delay import overloaded
@@ -47,7 +47,7 @@ class Claims:
         rests: Resting,
         *,
         topic_id: Callable[[Line, ShardNo], Awaitable[TopicId | None]],
-        give_back: Callable[[str, list[tuple[str, str]]], None],
+        give_back: Callable[[str, list[Unused]], None],
     ) -> None:
         self._settings = settings
         self._rests = rests
@@ -168,6 +168,6 @@ class Claims:
 
     def _unheard(self, namespace: Hashable, found: Sequence[Claimed]) -> None:
         """What a slow shard leased in the end, for a call that did not wait for it."""
-        held = [pair for claimed in found for group in claimed.groups for pair in group.returnable()]
-        if held:
-            self._give_back(str(namespace), held)
+        unused = [item for claimed in found for group in claimed.groups for item in group.unused()]
+        if unused:
+            self._give_back(str(namespace), unused)

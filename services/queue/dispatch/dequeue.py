@@ -24,7 +24,7 @@ from services.queue.gates.topic_gates import Gates
 from services.queue.model import Demand, Key
 from services.queue.quotas import Tenant, Use
 from services.queue.settings import QueueSettings
-from services.queue.store.dequeue_encoding import Group, Leased, returnable
+from services.queue.store.dequeue_encoding import Group, Leased, unused
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.histogram import Series
@@ -129,7 +129,7 @@ class Dequeues:
         except BaseException:
             place.is_left = True
             if place.done() and not place.cancelled() and place.result():
-                self._dispatch.give_back(namespace, returnable(place.result()))
+                self._dispatch.give_back(namespace, unused(place.result()))
             elif place.done():
                 line.wake_one()  # the wake-up that this call has swallowed is passed on
             raise
@@ -166,11 +166,13 @@ class Dequeues:
                     await tenant.wait_for_room(left_s, gone)
                     counts = [demand.count for demand in demands]
                     continue
+                fillings: list[Awaitable[None]] = []
                 for i, line in enumerate(lines):
                     sight = self._gated.sight(line, counts[i]) if is_limited else counts[i]
-                    filling = self._dispatch.looking.supply(line, sight, deadline_s)
-                    if filling is not None:
-                        await filling
+                    if (filling := self._dispatch.looking.supply(line, sight, deadline_s)) is not None:
+                        fillings.append(filling)
+                if fillings:
+                    await (fillings[0] if len(fillings) == 1 else asyncio.gather(*fillings))
                 if tenant is not None:
                     counts = list(map(tenant.room, counts))  # others may have taken room while this call looked
                 serve = self._gated.serve if is_limited else self._serve
@@ -272,7 +274,7 @@ class Dequeues:
             for line, place in zip(lines, places, strict=True):
                 place.is_left = True
                 if place.done() and not place.cancelled() and place.result():
-                    self._dispatch.give_back(line.namespace, returnable(place.result()))
+                    self._dispatch.give_back(line.namespace, unused(place.result()))
             raise
         finally:
             for line, place in zip(lines, places, strict=True):

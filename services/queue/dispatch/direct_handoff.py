@@ -23,7 +23,7 @@ from services.queue.keys.priority_shares import Bands
 from services.queue.keys.scan_floor import KeysFloor
 from services.queue.model import Bound, Key, Offer, TopicId
 from services.queue.quotas import Tenant, Use
-from services.queue.store.dequeue_encoding import Handed, returnable
+from services.queue.store.dequeue_encoding import Handed, Unused, unused
 from shared.errors import Invalid
 from shared.fallback import Fallback
 from shared.ids import ShardNo
@@ -270,7 +270,7 @@ class Handing:
         self,
         lines: Sequence[tuple[TopicId, Line]],
         recent: dict[TopicId, None],
-        hand_back: Callable[[str, list[tuple[str, str]]], None],
+        hand_back: Callable[[str, list[Unused]], None],
         entries: int,
     ) -> None:
         self._recent = recent
@@ -334,7 +334,7 @@ class Handing:
             if place.terms is not None:
                 place.terms.reserved(room, len(part))
             if place.is_left:
-                self._hand_back(line.namespace, returnable(part))
+                self._hand_back(line.namespace, unused(part))
                 place.cancel()
             else:
                 place.set_result(sorted(part, key=lambda entry: entry[0]))

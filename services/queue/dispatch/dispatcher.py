@@ -26,6 +26,7 @@ from services.queue.keys.priority_shares import Bands, Shares
 from services.queue.model import EARLIEST, Key, Ready, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store import items
+from services.queue.store.dequeue_encoding import Unused
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.errors import ShardUnavailable
@@ -43,7 +44,7 @@ class Dispatch:
         *,
         announcer: Announcer,
         owns: Callable[[ShardNo], bool],
-        hand_back: Callable[[str, Sequence[tuple[str, str]]], Awaitable[None]],
+        hand_back: Callable[[str, Sequence[Unused]], Awaitable[None]],
     ) -> None:
         self._owns = owns
         self._stores: dict[ShardNo, Store] = {}
@@ -311,9 +312,9 @@ class Dispatch:
             self._by_id.pop((shard, topic_id), None)
             self._stores[shard].names.forget([topic_id])
 
-    def give_back(self, namespace: str, held: list[tuple[str, str]]) -> None:
+    def give_back(self, namespace: str, leased: list[Unused]) -> None:
         """What was leased for a call that was cut short."""
-        self.keep(self._hand_back(namespace, held))
+        self.keep(self._hand_back(namespace, leased))
 
     def keep(self, work: Awaitable[None]) -> None:
         """Hold on to work that goes on behind an answer."""

@@ -1,8 +1,8 @@
 """Claims of calls that name a topic with limits: each time keys are there to claim, its gate says how many.
 
-What was granted is claimed shard by shard. A grant is taken back when what it stands for is leased, or not: where
-the call did not wait for that, behind it. A call that finds no room waits for a settle of its namespace here, or
-until there may be room.
+A grant is taken back when what it stands for is leased, or not: where the call did not wait for that, behind it. A
+call that finds no room waits for a settle of its namespace here, or until there may be room. Whatever is slow, the
+gates of a call have as long together as a claim has; behind that it goes only through those that open at once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 
+from services.queue.dispatch import claiming
 from services.queue.dispatch.claim_flushes import by_shard
 from services.queue.dispatch.claiming import Holder
 from services.queue.dispatch.direct_handoff import Line
@@ -22,10 +23,14 @@ from services.queue.model import Key
 from services.queue.quotas import Tenant, Use
 from services.queue.store.dequeue_encoding import Group, Leased
 from shared.clock import Clock
-from shared.ids import new_token
+from shared.ids import new_token, shard_of
 
 # So many items that have no room are passed over; behind them nothing is looked for until there may be room.
 ASIDE_MAX = 10_000
+# Where a call's time is over, a gate is waited for so long.
+HURRY_S = 0.1
+# So long a call that has what it was granted waits until the gates know.
+LEAVE_S_MAX = 0.5
 NOTHING = Through([], [], [], math.inf, {})
 
 
@@ -67,6 +72,7 @@ class GatedClaims:
     ) -> tuple[bool, float]:
         """Claim what the gates let through; whether to look for more at once, and how long to wait for room."""
         missed, again_s = False, math.inf
+        until_s = self._clock.monotonic_s() + claiming.CLAIM_S_MAX
         for i, line in enumerate(lines):
             wanted = min(line.share(counts[i]), len(line.buffer))
             wanted = wanted if tenant is None else tenant.room(wanted)
@@ -77,7 +83,7 @@ class GatedClaims:
                 tenant.gain(Use(leased=wanted))
             got = set[str]()
             try:
-                more, later_s = await self._serve_one(lines, i, wanted, holder, leased, got)
+                more, later_s = await self._serve_one(lines, i, wanted, holder, leased, got, until_s)
             finally:
                 if tenant is not None:
                     tenant.gained(Use(leased=wanted), Use(leased=wanted - len(got)))
@@ -85,16 +91,25 @@ class GatedClaims:
         return missed, again_s
 
     async def _serve_one(
-        self, lines: Sequence[Line], i: int, wanted: int, holder: Holder, leased: Leased, got: set[str]
+        self,
+        lines: Sequence[Line],
+        i: int,
+        wanted: int,
+        holder: Holder,
+        leased: Leased,
+        got: set[str],
+        until_s: float,
     ) -> tuple[bool, float]:
         """As `serve`, of one topic; the ids that were got come into `got`."""
         line, grant_token, lates_before = lines[i], new_token(), len(leased.late)
-        granted = await self._gates.enter(line.namespace, line.topic, grant_token, wanted, 1 + line.others)
+        granted = await self._gates.enter(
+            line.namespace, line.topic, grant_token, wanted, 1 + line.others, within_s=self._left_s(until_s)
+        )
         if not granted.items:
             return False, granted.again_s
         through = NOTHING
         try:
-            through = await self._through(line, granted.items)
+            through = await self._through(line, granted.items, until_s)
             taken = [through.keys if j == i else [] for j in range(len(lines))]
             await self._claim(lines, taken, holder, leased, got)
             missed = len(got) < len(through.keys) or (bool(through.aside) and line.aside < ASIDE_MAX)
@@ -102,18 +117,39 @@ class GatedClaims:
         finally:
             await self._left(line, grant_token, granted, through, got, leased.late[lates_before:])
 
-    async def _through(self, line: Line, wanted: int) -> Through:
+    def _left_s(self, until_s: float) -> float:
+        return max(until_s - self._clock.monotonic_s(), HURRY_S)
+
+    def _take_well(self, line: Line, wanted: int) -> list[Key]:
+        """The keys to claim next; where others have some, none of shards that were late for the gate."""
+        late = self._gates.late()
+        if not late:
+            return self._take(line, wanted)
+        keys = self._take(line, max(wanted, LOOKED_AT_MAX))
+        well = [key for key in keys if shard_of(key.id) not in late]
+        if not well:
+            for shard in late:
+                line.buffer.skip(shard)  # its keys may hide those of others
+            keys += (well := self._take(line, wanted))
+        chosen = (well or keys)[:wanted]
+        are_chosen = set(chosen)
+        for shard, back in by_shard([key for key in keys if key not in are_chosen]).items():
+            line.buffer.put_back(shard, back)
+        return chosen
+
+    async def _through(self, line: Line, wanted: int, until_s: float) -> Through:
         """The items to claim, as far as their fairness keys have room."""
         pair = line.namespace, line.topic
         limits = self._gates.by_key(pair)
         if limits is None:
-            return Through(self._take(line, wanted), [], [], math.inf, {})
+            return Through(self._take_well(line, wanted), [], [], math.inf, {})
         turn = self._gates.of_keys.turn(pair)
         keys = self._take(line, LOOKED_AT_MAX)
         if not keys:
             return NOTHING
         try:
-            found = await self._gates.of_keys.enter(pair, limits, keys, wanted)
+            within_s = self._left_s(until_s)
+            found = await self._gates.of_keys.enter(pair, limits, keys, wanted, within_s=within_s)
         except BaseException:
             line.forget()  # else what was taken would never be met again
             raise
@@ -121,8 +157,8 @@ class GatedClaims:
             line.buffer.put_back(shard, back)
         if found.aside:
             # They stay taken, so that looks pass over them, until they are forgotten.
-            until_s = self._clock.monotonic_s() + found.again_s
-            line.aside_until_s = min(line.aside_until_s, until_s) if line.aside else until_s
+            room_s = self._clock.monotonic_s() + found.again_s
+            line.aside_until_s = min(line.aside_until_s, room_s) if line.aside else room_s
             line.aside_turn = min(line.aside_turn, turn) if line.aside else turn
             line.aside += len(found.aside)
         return found
@@ -147,12 +183,18 @@ class GatedClaims:
             if through.granted and limits is not None:
                 await self._gates.of_keys.leave(pair, limits, through.granted, got)
             if granted.is_kept:
-                await self._gates.leave(*pair, grant_token, granted.items - len(got))
+                # What is leased late, and given back, may be there yet.
+                at = None if late else set(by_shard(through.keys))
+                await self._gates.leave(*pair, grant_token, granted.items - len(got), at=at)
 
         if late:
             self._dispatch.keep(leave())
         else:
-            await asyncio.shield(asyncio.ensure_future(leave()))
+            leaving = asyncio.ensure_future(leave())
+            self._dispatch.keep(leaving)
+            await asyncio.wait({leaving}, timeout=LEAVE_S_MAX)
+            if leaving.done():
+                leaving.result()
         if len(line.buffer):
             line.wake_one()
 
@@ -160,16 +202,8 @@ class GatedClaims:
         self, lines: Sequence[Line], taken: Sequence[list[Key]], holder: Holder, leased: Leased, got: set[str]
     ) -> None:
         """Claim keys of one topic; the ids that were got, also by what fails then, come into `got`."""
-        keys = [key for part in taken for key in part]
-        groups: list[Group] = []
-        bytes_before = leased.bytes
-        try:
-            for part in by_shard(keys).values():
-                here = [part if whole else [] for whole in taken]
-                found = await self._dispatch.claims.claim(lines, here, holder, leased)
-                groups += found
-                leased.bytes += sum(len(group.pieces) for group in found)
-        finally:
-            leased.bytes = bytes_before
-            leased.add_mixed(taken, [(group, self._topic(group)) for group in groups])
-            got.update(item_id for group in groups for item_id in group.ids())
+        if not any(taken):
+            return
+        groups = await self._dispatch.claims.claim(lines, taken, holder, leased)
+        leased.add_mixed(taken, [(group, self._topic(group)) for group in groups])
+        got.update(item_id for group in groups for item_id in group.ids())

@@ -4,7 +4,7 @@ The gate of a key is a row beside that of its topic. Items that are about to be 
 transaction that holds the rows of all keys that a call takes items of. In flight of a key are the items that were
 let through and are leased: the row names them, and where there seems to be no room it is asked which of them still
 are. So a room comes back by the end of a lease, whichever way it ended, and nobody has to tell the gate. An item
-of which nobody says what became of it counts for `GRANT_S`; one on a shard that does not answer counts.
+of which nobody says what became of it counts for `GRANT_S`; one on a shard that does not answer in time counts.
 
 Items of a key that has no room stay where they are, and are passed over by this process until there may be room: a
 settle of the namespace here, the next token, the end of a throttle, or `AGAIN_S`. None of this needs Redis.
@@ -12,20 +12,20 @@ settle of the namespace here, the next token, the end of a throttle, or `AGAIN_S
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import timedelta
 from typing import NamedTuple
 
+from services.queue.gates.in_time import GATE_S_MAX, AtHome, InTime
 from services.queue.gates.limits import AGAIN_S, GRANT_S, Pair, TopicLimits, filled
 from services.queue.model import Key
 from services.queue.store import gates as rows
 from services.queue.store.gates import KeptGate, KeyGateRow
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
-from shared.errors import Unavailable
+from shared.errors import ShardUnavailable, Unavailable
 from shared.ids import ShardNo, shard_of
 from shared.log import log
 from shared.postgres.connections import Transaction
@@ -151,8 +151,10 @@ class KeyGates:
         self._clock = clock
         self._closed: dict[Pair, dict[str, _Closed]] = {}
         self._turns: dict[Pair, int] = {}
-        # Who holds a connection to a home asks other shards: with all connections they would wait for ever.
-        self._holding = asyncio.Semaphore(1)
+        self._homes = AtHome(clock, 1)
+        self._asked_lanes = InTime[dict[str, str | None]](clock)
+        self._asked_leased = InTime[set[str]](clock)
+        self._asked_slow = InTime[dict[str, float]](clock)
 
     def forget(self, pair: Pair) -> None:
         """Any key of the topic may have room."""
@@ -176,8 +178,18 @@ class KeyGates:
         """Another number than before: items that were passed over may have room by now."""
         return self._turns.get(pair, 0)
 
-    async def enter(self, pair: Pair, limits: TopicLimits, keys: Sequence[Key], wanted: int) -> Through:
-        """Which of these items, best first, a call may claim; it tells `leave` which it has."""
+    async def enter(
+        self,
+        pair: Pair,
+        limits: TopicLimits,
+        keys: Sequence[Key],
+        wanted: int,
+        *,
+        within_s: float = GATE_S_MAX,
+    ) -> Through:
+        """Which of these items, best first, a call may claim; it tells `leave` which it has. Where the gates take
+        longer than `within_s`, none: what is let through, late, is left."""
+        until_s = self._clock.monotonic_s() + within_s
         lanes = await self._lanes(keys)
         open_ = self._open(pair, keys, lanes)
         chosen = _up_to(open_[:wanted], lanes)
@@ -185,7 +197,7 @@ class KeyGates:
         for key in chosen:
             if lane := lanes.get(key.id):
                 asked.setdefault(lane, []).append(key.id)
-        grants = await self._grants(pair, limits, asked) if asked else {}
+        grants = await self._grants(pair, limits, asked, until_s) if asked else {}
         for lane, ids in asked.items():
             if len(grants[lane].ids) + len(grants[lane].gone) < len(ids):
                 self._close(pair, lane, grants[lane].again_s)
@@ -220,42 +232,63 @@ class KeyGates:
             log.warning("grants of keys are left to run out", topic=pair[1], detail=error.detail)
 
     async def leased(self, ids: Sequence[str], home: Store, tx: Transaction, map_version: int) -> set[str]:
-        """Which of these items are leased, or may be: their shard does not answer.
+        """Which of these items are leased, or may be: their shard does not answer in time.
 
         Nothing is leased on a shard that has left the map. Who follows an older one than whoever has let the items
-        through, which was of that version, cannot tell such a shard from one that has joined.
+        through, which was of that version, cannot tell such a shard from one that has joined. The home is asked in
+        its transaction, unless it was late with that.
         """
-        parts: dict[ShardNo, list[str]] = {}
-        for item_id in ids:
-            parts.setdefault(shard_of(item_id), []).append(item_id)
-
-        async def at(number: ShardNo, part: list[str]) -> set[str]:
-            store = self._stores.get(number)
-            if store is None or store.pool.is_retired:
-                return set() if self._shards.version >= map_version else set(part)
-            try:
-                return await rows.leased_among(tx if store is home else store.pool, part)
-            except Unavailable:
-                if store is home:
-                    raise
-                return set(part)
-
-        found = await asyncio.gather(*(at(number, part) for number, part in parts.items()))
-        return set().union(*found)
-
-    async def _grants(self, pair: Pair, limits: TopicLimits, asked: Granted) -> dict[str, Let]:
-        """Which items of each key may be claimed. Where that cannot be known, none."""
+        parts = _by_shard(ids)
+        found: set[str] = set()
+        for number in [number for number in parts if self._is_away(number)]:
+            part = parts.pop(number)
+            found.update(() if self._shards.version >= map_version else part)
+        here = () if self._asked_leased.is_late(home.number) else parts.pop(home.number, ())
+        pools = {number: self._stores[number].pool for number in parts}
+        asked = self._asked_leased.ask(parts, lambda number: rows.leased_among(pools[number], parts[number]))
         try:
-            if not limits.are_by_key:  # nothing but throttles: of these nothing is kept
-                slow = await rows.slow_keys(self._home(pair).pool, *pair, list(asked))
-                return {
-                    lane: Let([], again_s=slow[lane]) if lane in slow else Let(ids) for lane, ids in asked.items()
-                }
-            async with self._holding:
-                return await self._home(pair).pool.transaction(lambda tx: self._enter(tx, pair, limits, asked))
+            if here:
+                found |= await self._asked_leased.measured(home.number, rows.leased_among(tx, here))
+        finally:
+            await self._asked_leased.answers(asked)
+        for number, part in parts.items():
+            task = asked.get(number)
+            told = task.result() if task is not None and task.done() else None
+            found.update(part if told is None else told)
+        return found
+
+    def _is_away(self, number: ShardNo) -> bool:
+        store = self._stores.get(number)
+        return store is None or store.pool.is_retired
+
+    async def _grants(self, pair: Pair, limits: TopicLimits, asked: Granted, until_s: float) -> dict[str, Let]:
+        """Which items of each key may be claimed. Where that cannot be known, none."""
+
+        async def enter(tx: Transaction) -> dict[str, Let]:
+            return await self._enter(tx, pair, limits, asked)
+
+        async def undo(grants: dict[str, Let]) -> None:
+            granted = {lane: let.ids for lane, let in grants.items() if let.ids}
+            await self.leave(pair, limits, granted, set())
+
+        try:
+            if limits.are_by_key:
+                return await self._homes.run(self._home(pair), pair, enter, until_s, undo)
+            slow = await self._slow_keys(pair, list(asked))  # nothing but throttles: of these nothing is kept
+            return {lane: Let([], again_s=slow[lane]) if lane in slow else Let(ids) for lane, ids in asked.items()}
         except Unavailable as error:
             log.warning("nothing is handed out of limited keys", topic=pair[1], detail=error.detail)
             return dict.fromkeys(asked, Let([]))
+
+    async def _slow_keys(self, pair: Pair, keys: Sequence[str]) -> dict[str, float]:
+        home = self._home(pair)
+        asked = self._asked_slow.ask([home.number], lambda _: rows.slow_keys(home.pool, *pair, keys))
+        await self._asked_slow.answers(asked)
+        task = asked.get(home.number)
+        found = task.result() if task is not None and task.done() else None
+        if found is None:
+            raise ShardUnavailable("the home of the topic does not say in time which keys are throttled")
+        return found
 
     async def _enter(self, tx: Transaction, pair: Pair, limits: TopicLimits, asked: Granted) -> dict[str, Let]:
         locked = await rows.lock_keys(tx, *pair, list(asked), slot_of(*pair))
@@ -275,19 +308,17 @@ class KeyGates:
 
     async def _lanes(self, keys: Sequence[Key]) -> dict[str, str | None]:
         """The fairness keys of items that are there, empty where they have none; None: their shard is silent."""
-        parts: dict[ShardNo, list[str]] = {}
-        for key in keys:
-            parts.setdefault(shard_of(key.id), []).append(key.id)
-
-        async def at(number: ShardNo, ids: list[str]) -> dict[str, str | None]:
-            try:
-                found = await rows.fairness_keys(self._stores[number].pool, ids)
-            except Unavailable:
-                return dict.fromkeys(ids)
-            return {item_id: lane or "" for item_id, lane in found.items()}
-
-        found = await asyncio.gather(*(at(number, ids) for number, ids in parts.items()))
-        return {item_id: lane for part in found for item_id, lane in part.items()}
+        parts = _by_shard([key.id for key in keys])
+        asked = self._asked_lanes.ask(
+            parts, lambda number: rows.fairness_keys(self._stores[number].pool, parts[number])
+        )
+        await self._asked_lanes.answers(asked)
+        found: dict[str, str | None] = {}
+        for number, ids in parts.items():
+            task = asked.get(number)
+            told = task.result() if task is not None and task.done() else None
+            found |= dict.fromkeys(ids) if told is None else {item: lane or "" for item, lane in told.items()}
+        return found
 
     def _open(self, pair: Pair, keys: Sequence[Key], lanes: Mapping[str, str | None]) -> list[Key]:
         """The items that may have room, as far as is known."""
@@ -304,6 +335,13 @@ class KeyGates:
             closed.clear()
         # One that waits for a time of just so long is asked for once more.
         closed[lane] = _Closed(self._clock.monotonic_s() + again_s, by_time=again_s != AGAIN_S)
+
+
+def _by_shard(ids: Sequence[str]) -> dict[ShardNo, list[str]]:
+    parts: dict[ShardNo, list[str]] = {}
+    for item_id in ids:
+        parts.setdefault(shard_of(item_id), []).append(item_id)
+    return parts
 
 
 def _up_to(keys: Sequence[Key], lanes: Mapping[str, str | None]) -> list[Key]:

@@ -6,8 +6,8 @@ for. The grant is kept in the row until the call has claimed them, and for `GRAN
 In flight is what the shards' exact counts say is leased, and besides what was granted: a room comes back by the
 end of a lease, whichever way it ended and whoever saw it, since nothing but the lease stands for it. So several
 processes, those that crash at any place, and a Redis that is lost, hand out no item more. A shard that does not
-answer counts as it was counted last, and what was granted since. Tokens of a rate are taken with the grant;
-those of what could not be claimed are given back.
+answer, or not in time, counts as it was counted last, and what was granted since; what it says late is taken from
+then on. Tokens of a rate are taken with the grant; those of what could not be claimed are given back.
 
 A topic may be throttled by a consumer: its gate says that nothing of it is handed out for a while, whether it has
 limits or not. The process that is asked keeps to it at once, the others within a second, as with limits.
@@ -20,9 +20,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from datetime import datetime, timedelta
+from functools import partial
+from typing import NamedTuple
 
+from services.queue.gates.in_time import GATE_S_MAX, AtHome, InTime, turn_by
 from services.queue.gates.key_gates import KeyGates
 from services.queue.gates.limits import AGAIN_S, GRANT_S, Grant, Pair, TopicLimits, filled
 from services.queue.model import EARLIEST
@@ -31,14 +34,22 @@ from services.queue.store.gates import GateRow, Throttle
 from services.queue.store.shard_store import Store, living
 from shared.clock import Clock
 from shared.errors import ShardUnavailable, Unavailable
-from shared.ids import ShardNo
+from shared.ids import ShardNo, new_token
 from shared.log import log
 from shared.postgres.connections import Transaction
 from shared.shards.map_file import slot_of
 from shared.shards.shard_map import ShardMap
 
-# So many gates are locked by a process at once.
+# So many gates of a home are locked by a process at once.
 HOLDING_MAX = 2
+
+
+class _LateCount(NamedTuple):
+    """What a shard has counted, told late: by how much that differs from what it counted as when it was asked, the
+    grants that were on their way then included. It holds while the gate has that `mark` of it."""
+
+    mark: str
+    change: int
 
 
 class _Gate:
@@ -52,9 +63,15 @@ class _Gate:
         self.granted: dict[str, list[float]] = {
             token: entry for token, entry in json.loads(row.granted).items() if entry[1] > now_s
         }
-        self.leased: dict[str, int] = json.loads(row.leased)
+        leased = json.loads(row.leased)
         # The shard map of whoever counted last.
-        self.map_version = self.leased.pop("map", 0)
+        self.map_version: int = leased.pop("map", 0)
+        # Shards that have not been heard since then. Whoever hears one takes its mark away.
+        self.marks: dict[str, str] = leased.pop("late", {})
+        # As it is kept, each count holds all that is on its way besides: it may be leased there.
+        self.leased: dict[str, int] = leased
+        self._fresh: set[str] = set()
+        self.is_changed = False
         self.tokens: float | None = None
         if limits.rate is not None:
             self.tokens = filled(row, limits.rate, limits.burst)
@@ -70,7 +87,7 @@ class _Gate:
             return Grant(0, self.slow_s)
         room: float = wanted * among
         if self.limits.concurrency is not None:
-            room = min(room, self.limits.concurrency - sum(self.leased.values()) - self.on_their_way)
+            room = min(room, self.limits.concurrency - self._in_flight - self.on_their_way)
         again_s = AGAIN_S
         if self.tokens is not None and self.limits.rate is not None:
             # A billionth is what an interval of microseconds may lack.
@@ -91,16 +108,65 @@ class _Gate:
         if map_version >= self.map_version:
             self.map_version = map_version
             self.leased = {number: count for number, count in self.leased.items() if number in living}
+            self.marks = {number: mark for number, mark in self.marks.items() if number in living}
+
+    @property
+    def _in_flight(self) -> int:
+        on_their_way = self.on_their_way
+        return sum(
+            count if number in self._fresh else max(count - on_their_way, 0)
+            for number, count in self.leased.items()
+        )
+
+    def keep_counts(self, granted: int) -> None:
+        """Shards may be silent at the next look: what is on its way may be leased on any of them by then."""
+        self.leased = {
+            number: count + (self.on_their_way if number in self._fresh else granted)
+            for number, count in self.leased.items()
+        }
+
+    def heard(self, number: str, count: int) -> None:
+        """So many are leased on a shard."""
+        self._fresh.add(number)
+        self.leased[number] = count
+        self.marks.pop(number, None)
+
+    def heard_late(self, number: str, told: _LateCount) -> None:
+        """The same, as of when it was asked. All that came since are grants, which are in its count here."""
+        if self.marks.get(number) == told.mark:
+            self.leased[number] = self.leased.get(number, 0) + told.change
+            self._mark(number)
+
+    def unheard(self, number: str) -> _LateCount:
+        """A shard counts as it did last. What it may say yet, less what it will have counted."""
+        if number not in self.marks:
+            self._mark(number)
+        return _LateCount(self.marks[number], self.on_their_way - self.leased.get(number, 0))
+
+    def _mark(self, number: str) -> None:
+        self.marks[number] = new_token()
+        self.is_changed = True
 
     def counts(self) -> str:
         """What is leased on each shard, as it is kept."""
-        return json.dumps({**self.leased, "map": self.map_version} if self.leased else {})
+        if not self.leased and not self.marks:
+            return "{}"
+        kept: dict[str, object] = {**self.leased, "map": self.map_version}
+        return json.dumps(kept | {"late": self.marks} if self.marks else kept)
 
-    def settle(self, token: str, unused: int) -> None:
-        """What was granted is claimed, or will not be."""
+    def settle(self, token: str, unused: int, at: Collection[ShardNo] | None) -> None:
+        """What was granted is claimed, or will not be: `at` these shards and no others, if that is known."""
         entry = self.granted.pop(token, None)
-        if entry is not None and self.tokens is not None:
+        if entry is None:
+            return
+        if self.tokens is not None:
             self.tokens = min(self.tokens + unused, self.limits.burst)
+        if at is not None:
+            items, known = int(entry[0]), {str(number) for number in at}
+            self.leased = {
+                number: count if number in known else max(count - items, 0)
+                for number, count in self.leased.items()
+            }
 
 
 class Gates:
@@ -124,8 +190,9 @@ class Gates:
         self._entering: dict[Pair, asyncio.Lock] = {}
         # One after another: what was asked first must not come last, and stand.
         self._reading = asyncio.Lock()
-        # Who holds a connection to a home asks other shards: with all connections they would wait for ever.
-        self._holding = asyncio.Semaphore(HOLDING_MAX)
+        self._homes = AtHome(clock, HOLDING_MAX)
+        self._counts = InTime[int](clock)
+        self._late_counts: dict[Pair, dict[str, _LateCount]] = {}
 
     # -- what is set ----------------------------------------------------------------------------------------
 
@@ -170,7 +237,7 @@ class Gates:
                 self._closed.pop(pair, None)
                 self.of_keys.forget(pair)
                 self._wake(*pair)
-        for memory in (self._closed, self._entering):
+        for memory in (self._closed, self._entering, self._late_counts):
             for pair in memory.keys() - self.limits.keys():
                 del memory[pair]
         for pair in before.keys() - self.limits.keys():
@@ -209,34 +276,61 @@ class Gates:
 
     # -- going through --------------------------------------------------------------------------------------
 
-    async def enter(self, namespace: str, topic: str, token: str, wanted: int, among: int = 1) -> Grant:
+    async def enter(
+        self,
+        namespace: str,
+        topic: str,
+        token: str,
+        wanted: int,
+        among: int = 1,
+        *,
+        within_s: float = GATE_S_MAX,
+    ) -> Grant:
         """How many items of the topic a call may claim next; it tells `leave` what it has claimed of them.
 
         It is one `among` so many that wait, and leaves them as much room. Calls of one topic go one after
-        another, and none asks again while it is known that there is no room.
+        another, and none asks again while it is known that there is no room. Where the gate takes longer than
+        `within_s`, nothing is granted: what is, late, is left.
         """
         pair = namespace, topic
         limits = self.limits.get(pair)
         if limits is None or not (limits.are_whole or pair in self._slow):
             return Grant(wanted, is_kept=False)
-        async with self._entering.setdefault(pair, asyncio.Lock()):
+        until_s = self._clock.monotonic_s() + within_s
+        entering = self._entering.setdefault(pair, asyncio.Lock())
+        if not await turn_by(entering, within_s):
+            return Grant(0)
+        try:
             left_s = self._closed.get(pair, -math.inf) - self._clock.monotonic_s()
             if left_s > 0:
                 return Grant(0, left_s)
-            try:
-                async with self._holding:
-                    found = await self._home(pair).pool.transaction(
-                        lambda tx: self._enter(tx, pair, limits, token, wanted, among)
-                    )
-            except Unavailable as error:
-                log.warning("nothing is handed out of a limited topic", topic=topic, detail=error.detail)
-                found = Grant(0)
+            found = await self._granted(pair, limits, token, wanted, among, until_s)
             if not found.items:
                 self._closed[pair] = self._clock.monotonic_s() + min(found.again_s, AGAIN_S)
             return found
+        finally:
+            entering.release()
 
-    async def leave(self, namespace: str, topic: str, token: str, unused: int) -> None:
-        """What was granted to the call is claimed, but for so many."""
+    async def _granted(
+        self, pair: Pair, limits: TopicLimits, token: str, wanted: int, among: int, until_s: float
+    ) -> Grant:
+        async def enter(tx: Transaction) -> Grant:
+            return await self._enter(tx, pair, limits, token, wanted, among)
+
+        async def undo(found: Grant) -> None:
+            if found.items:
+                await self.leave(*pair, token, found.items, at=())
+
+        try:
+            return await self._homes.run(self._home(pair), pair, enter, until_s, undo)
+        except Unavailable as error:
+            log.warning("nothing is handed out of a limited topic", topic=pair[1], detail=error.detail)
+            return Grant(0)
+
+    async def leave(
+        self, namespace: str, topic: str, token: str, unused: int, *, at: Collection[ShardNo] | None = None
+    ) -> None:
+        """What was granted to the call is claimed, but for so many; `at` no other shards than these."""
         pair = namespace, topic
         limits = self.limits.get(pair)
         if limits is None:
@@ -246,7 +340,7 @@ class Gates:
             row = await rows.lock(tx, *pair, slot_of(*pair))
             if row is not None:
                 gate = _Gate(row, limits)
-                gate.settle(token, unused)
+                gate.settle(token, unused, at)
                 await _keep(tx, pair, gate)
 
         try:
@@ -311,7 +405,9 @@ class Gates:
 
     async def in_flight(self, namespace: str, topic: str) -> int:
         """How many items are leased, on the shards that answer."""
-        return sum((await self._counted(namespace, topic)).values())
+        asked = self._ask_counts((namespace, topic), self._living())
+        await self._counts.answers(asked)
+        return sum(task.result() or 0 for task in asked.values() if task.done())
 
     async def _enter(
         self, tx: Transaction, pair: Pair, limits: TopicLimits, token: str, wanted: int, among: int
@@ -320,37 +416,62 @@ class Gates:
         if row is None:
             return Grant(0)  # the slot has moved, and this process has not heard of it yet
         gate = _Gate(row, limits)
-        answers: dict[str, int] = {}
         if limits.concurrency is not None:
             # Only now: what was granted before, and is not in the row any more, has been leased by then.
-            answers = await self._counted(*pair, tx)
-            gate.forget_removed({str(store.number) for store in self._living()}, self._shards.version)
-            gate.leased |= answers
-        found = gate.grant(token, wanted, among)
-        if found.items:
-            # A shard may be silent at the next look: all that is on its way may be leased there by then.
-            gate.leased = {
-                number: count + (gate.on_their_way if number in answers else found.items)
-                for number, count in gate.leased.items()
-            }
+            await self._count(tx, pair, gate)
+        is_known = all(str(store.number) in gate.leased for store in self._living())
+        found = gate.grant(token, wanted, among) if is_known or limits.concurrency is None else Grant(0)
+        if found.items or gate.is_changed:
+            gate.keep_counts(found.items)
             await _keep(tx, pair, gate)
         return found
 
-    async def _counted(self, namespace: str, topic: str, tx: Transaction | None = None) -> dict[str, int]:
-        """How many items are leased on each shard that answers; `tx` is a transaction of the home."""
-        home = self._home((namespace, topic))
+    async def _count(self, tx: Transaction, pair: Pair, gate: _Gate) -> None:
+        """Let the gate know how many items are leased on each shard.
 
-        async def at(number: ShardNo, store: Store) -> tuple[str, int] | None:
-            try:
-                asked = tx if tx is not None and store is home else store.pool
-                return str(number), await rows.leased(asked, namespace, topic)
-            except Unavailable:
-                if store is home:
-                    raise
-                return None
+        The home is asked in its transaction, unless it was late with that.
+        """
+        home, living = self._home(pair), self._living()
+        others = [store for store in living if store is not home or self._counts.is_late(home.number)]
+        asked = self._ask_counts(pair, others)
+        heard: dict[str, int] = {}
+        try:
+            if home not in others:
+                counted = self._counts.measured(home.number, rows.leased(tx, *pair))
+                heard[str(home.number)] = await counted
+        finally:
+            await self._counts.answers(asked)
+        gate.forget_removed({str(store.number) for store in living}, self._shards.version)
+        told = self._late_counts.get(pair, {})
+        for store in others:
+            number, task = str(store.number), asked.get(store.number)
+            count = task.result() if task is not None and task.done() else None
+            if count is not None:
+                heard[number] = count
+                continue
+            if number in told:
+                gate.heard_late(number, told.pop(number))
+            if task is not None and task.done():
+                gate.leased.setdefault(number, gate.on_their_way)  # refused
+            unheard = gate.unheard(number)
+            if task is not None and not task.done():
+                task.add_done_callback(partial(self._hear_late, pair, number, unheard))
+        for number, count in heard.items():
+            gate.heard(number, count)
 
-        found = await asyncio.gather(*(at(store.number, store) for store in self._living()))
-        return dict(count for count in found if count is not None)
+    def late(self) -> Set[ShardNo]:
+        """Shards that were late with a count."""
+        return self._counts.late()
+
+    def _ask_counts(self, pair: Pair, stores: Sequence[Store]) -> dict[ShardNo, asyncio.Task[int | None]]:
+        pools = {store.number: store.pool for store in stores}
+        return self._counts.ask(pools, lambda number: rows.leased(pools[number], *pair))
+
+    def _hear_late(self, pair: Pair, number: str, unheard: _LateCount, task: asyncio.Task[int | None]) -> None:
+        count = None if task.cancelled() or task.exception() is not None else task.result()
+        if count is not None and pair in self.limits:
+            change = unheard.change + count
+            self._late_counts.setdefault(pair, {})[number] = unheard._replace(change=change)
 
     def _living(self) -> list[Store]:
         """The shards that the map names."""

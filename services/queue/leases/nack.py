@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple, Self
 
 from services.queue.dispatch.dispatcher import Dispatch
@@ -17,7 +16,7 @@ from services.queue.settings import QueueSettings
 from services.queue.store.items import Buried, LockedItem, Requeue, bury, requeue
 from services.queue.store.leases import leave_groups
 from services.queue.store.shard_store import Store
-from shared.errors import Overloaded, Unavailable, something_done
+from shared.errors import Unavailable, something_done
 from shared.ids import ShardNo
 from shared.log import log
 from shared.metrics import DEAD, NACKED
@@ -28,7 +27,7 @@ Slowed = tuple[TopicId, str]
 
 
 class Nack(NamedTuple):
-    """One element of a nack call."""
+    """One element of a nack call. `is_untold`: nobody knows of the lease, so it counts as no delivery."""
 
     id: str
     lease_token: str
@@ -39,6 +38,7 @@ class Nack(NamedTuple):
     costs_attempt: bool
     throttle_s: float | None = None
     throttle_key: str | None = None
+    is_untold: bool = False
 
     def named(self, item_id: str, lease_token: str) -> Self:
         """The same, its names in their canonical forms."""
@@ -78,14 +78,6 @@ class Nacks:
         """Give leased items back, or fail them for good; one result per item."""
         return await each_held(self._stores, namespace, items, self._nack_at)
 
-    async def hand_back(self, namespace: str, held: Sequence[tuple[str, str]]) -> None:
-        """Give back (id, token) of what was leased for a call that is not there to get it; it costs no attempt."""
-        nacks = [Nack(item_id, token, 0.0, None, None, False, False) for item_id, token in held]
-        log.info("nobody waits for these items any more; they are handed back", items=len(nacks))
-        if nacks:
-            with suppress(Overloaded):  # their leases run out
-                await self.nack(namespace, nacks)
-
     async def _nack_at(self, store: Store, namespace_id: NamespaceId, nacks: list[Nack]) -> dict[int, str]:
         async def work(tx: Transaction) -> _GivenBack:
             throttles: dict[Slowed, float] = {}
@@ -97,7 +89,8 @@ class Nacks:
                 nack = nacks[position]
                 item = items[nack.id]
                 row = _given_back(nack, item)
-                is_dead = nack.final or item.at_most_once or (nack.costs_attempt and is_last_attempt(item))
+                is_dead = nack.final or (nack.costs_attempt and is_last_attempt(item))
+                is_dead |= item.at_most_once and not nack.is_untold
                 (dead if is_dead else back).append(row)
                 statuses[position] = "dead" if is_dead else "requeued"
                 if nack.throttle_s:

@@ -44,6 +44,14 @@ class HandedLease(NamedTuple):
 Handed = tuple[Key, HandedLease]
 
 
+class Unused(NamedTuple):
+    """An item that was leased under that token until then, and that nobody was told of."""
+
+    id: str
+    token: str
+    until: datetime
+
+
 class Group(NamedTuple):
     """Items leased under one token until one time: a row of a claim. `again`: how many had a delivery before."""
 
@@ -71,10 +79,9 @@ class Group(NamedTuple):
             for piece in self.pieces.split(PIECES)
         }
 
-    def returnable(self) -> list[tuple[str, str]]:
-        """(id, token) of what may be given back unseen: all but what is delivered at most once."""
-        once = set(self.once or ())
-        return [(item_id, self.token) for item_id in self.ids() if item_id not in once]
+    def unused(self) -> list[Unused]:
+        """Its items, where nobody was told of them."""
+        return [Unused(item_id, self.token, self.until) for item_id in self.ids()]
 
     def ids(self) -> list[str]:
         """The items, in order of service."""
@@ -144,14 +151,14 @@ class Leased:
         """Those of the answer: demand by demand, each in its order of service."""
         return msgspec.Raw(b"[%b]" % b",".join([text for texts in self._texts for text in texts]))
 
-    def returnable(self) -> list[tuple[str, str]]:
-        """See `Group.returnable`."""
-        return [pair for group in self.groups for pair in group.returnable()]
+    def unused(self) -> list[Unused]:
+        """See `Group.unused`."""
+        return [item for group in self.groups for item in group.unused()]
 
 
-def returnable(handed: Sequence[Handed]) -> list[tuple[str, str]]:
-    """(id, token) of what was handed over and may be given back unseen."""
-    return [(key.id, lease.token) for key, lease in handed if not lease.at_most_once]
+def unused(handed: Sequence[Handed]) -> list[Unused]:
+    """What was handed over, where nobody was told of it."""
+    return [Unused(key.id, lease.token, lease.until) for key, lease in handed]
 
 
 class _Context(msgspec.Struct, gc=False):

@@ -124,7 +124,7 @@ async def test_a_crash_behind_the_grant_keeps_its_room_until_it_is_over(own_api:
     assert await own_api.dequeue("t", 10) == []
 
 
-async def lost(*_: Any) -> None:
+async def lost(*_: Any, **__: Any) -> None:
     """What was to be told is told to nobody."""
 
 
