@@ -3,7 +3,7 @@
 -- `bytes_max`; the smaller answers come first, so that who asks for less than an equal part gets it. An item in `firsts`
 -- is leased at any size. The rows of the others are written back before anybody sees that they were gone. `tokens`,
 -- `lease_ss` and `bytes_maxima` have one element for all, or one for each of `asked`, which is sorted. An item past its
--- TTL takes nothing: it is shown to nobody.
+-- TTL takes nothing: it is shown to nobody. `o_once` is for processes of an older version.
 CREATE OR REPLACE FUNCTION claim_within(
     taken uuid[], asked uuid[], tokens uuid[], lease_ss float8[], workers jsonb, known_at timestamptz,
     known_at_json text, bytes_maxima bigint[], firsts uuid[], bytes_max bigint)

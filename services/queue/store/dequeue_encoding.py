@@ -61,7 +61,6 @@ class Group(NamedTuple):
     until: datetime
     items: int
     again: int
-    once: Sequence[str] | None  # the ids of those that are delivered at most once
     pieces: str
 
     def text(self, topic: str) -> bytes:
@@ -189,9 +188,8 @@ def _group(part: Sequence[Handed]) -> Group:
     first, lease = part[0]
     pieces = PIECES.join(starmap(_piece, part))
     again = sum(one.attempt > 1 for _, one in part)
-    once = [key.id for key, one in part if one.at_most_once]
     shard = ShardNo(int(first.id[-3:], 16))
-    return Group(shard, lease.topic_id, lease.token, lease.until, len(part), again, once or None, pieces)
+    return Group(shard, lease.topic_id, lease.token, lease.until, len(part), again, pieces)
 
 
 def _piece(key: Key, lease: HandedLease) -> str:

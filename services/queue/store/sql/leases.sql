@@ -43,7 +43,6 @@ WITH clock AS MATERIALIZED (SELECT shard_now() AS at),
 groups AS MATERIALIZED (
     SELECT x.token, x.lease_until, x.namespace_id, x.topic_id, array_agg(x.id) AS ids, count(*)::int AS items,
         count(*) FILTER (WHERE x.is_again)::int AS again,
-        array_agg(x.id::text) FILTER (WHERE x.at_most_once) AS once,
         string_agg(x.piece, E'\x1e' ORDER BY x.priority, x.deliver_at, x.id) AS pieces,
         CASE WHEN count(*) > count(x.piece) THEN refuse_large(x.topic_id) END AS refused
     FROM (
@@ -54,7 +53,7 @@ groups AS MATERIALIZED (
                     CASE WHEN is_deadline THEN expires_at END) END AS lease_until
         FROM clock, (
             SELECT width_bucket(id, $7::uuid[]) AS nth, id, namespace_id, topic_id, priority, deliver_at, lease_s,
-                timeout_s, is_deadline, expires_at, attempts > 0 AS is_again, at_most_once,
+                timeout_s, is_deadline, expires_at, attempts > 0 AS is_again,
                 CASE WHEN item_bytes(item) <= $13::bigint THEN item_piece(item, $11::timestamptz, $12::text) END AS piece
             FROM item WHERE item.id = ANY (ARRAY(SELECT id FROM taken)) OFFSET 0) AS i) AS x
     GROUP BY x.token, x.lease_until, x.namespace_id, x.topic_id),
@@ -65,14 +64,14 @@ leased AS (
         CASE WHEN groups.lease_until > clock.at THEN clock.at ELSE 'infinity' END
     FROM groups, clock),
 counted AS (INSERT INTO stat_delta SELECT topic_id, -sum(items), 0, sum(items), 0, 0 FROM groups GROUP BY topic_id)
-SELECT topic_id, token::text, lease_until, items, again, once, pieces
+SELECT topic_id, token::text, lease_until, items, again, pieces
 FROM groups WHERE lease_until > (SELECT at FROM clock);
 
 -- name: claim_within(topic_ids, priorities, from_ats, from_ids, to_ats, to_ids, ids, tokens, lease_ss, workers, known_at, known_at_json, bytes_maxima, firsts, bytes_max)
 -- As `claim`. What would make a call's answer longer than its `bytes_maxima`, or all answers together longer than
 -- `bytes_max`, stays ready; a row without an end of a lease says of which call that is.
 WITH {taken_part}
-SELECT claimed.* FROM claim_within(
+SELECT topic_id, token, lease_until, items, again, pieces FROM claim_within(
     ARRAY(SELECT id FROM taken), $7::uuid[], $8::uuid[], $9::float8[], coalesce($10::jsonb, '{}'), $11::timestamptz,
     $12::text, $13::bigint[], $14::uuid[], $15::bigint)
     AS claimed(topic_id, token, lease_until, items, again, once, pieces);

@@ -15,7 +15,7 @@ AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
     [(0, ""), (7, ".000007"), (468_220, ".46822"), (500_000, ".5"), (999_999, ".999999")],
 )
 def test_a_moment_is_written_with_the_digits_of_the_database(microsecond: int, fraction: str) -> None:
-    group = Group(1, 2, "token", AT.replace(microsecond=microsecond), 1, 0, None, f"id{PARTS}null")
+    group = Group(1, 2, "token", AT.replace(microsecond=microsecond), 1, 0, f"id{PARTS}null")
     item = json.loads(group.text("t"))
     assert item == {
         "id": "id",
