@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from services.dag import store
-from services.dag.errors import DagCancelling, DagFinished, Managed, NothingToRetry, ParentWaits, reopening_error
+from services.dag.errors import DagCancelling, DagFinished, Managed, NothingToRetry, ParentWaits
 from services.dag.model import UNFINISHED, Dag, Parent, Ref, Retry, Send
 from services.dag.run import unarchive
 from services.dag.run.context import Context
@@ -75,7 +75,7 @@ class Followers:
             dag, node = found
             was = dag.state
             if node.generation <= (child.parent_generation or 0):
-                await self._next_generation(tx, home, dag, node, queue_shard)
+                await self._next_generation(tx, home, dag, node, queue_shard, ALONE)
             raise _Seen(await store.subdags.node_of_child(tx, dag, node.key), dag, was)
 
         try:
@@ -91,8 +91,8 @@ class Followers:
     async def _judged(self, home: Shard, child: Dag, seen: _Seen) -> Along:
         if seen.node is None or seen.node.state not in UNFINISHED:
             return ALONE
-        # Of a large retry it is found out only later what waits.
-        if seen.node.state == "blocked" and not seen.dag.reopening:
+        # Of a large retry it is found out only later what waits: until then all does.
+        if seen.node.state == "blocked":
             detail = (
                 f"node {seen.node.key!r} of DAG {seen.dag.id}, for which it failed, would have to wait now: retry "
                 "that node, or what it waits for, there; this DAG goes on when the node is released"
@@ -113,6 +113,10 @@ class Followers:
         """
         generation = child.parent_generation or 0
         queue_shard = await self._context.queue_shard(shard)
+        assert child.parent_dag is not None, "it has a parent"
+        # The parent may have failed in the place of a node, too: that goes along, unless it is nobody's any more.
+        above = await self.asked(shard, child.namespace, child.parent_dag)
+        along = GOES if above.refusal is not None else above
 
         async def step(tx: Transaction) -> tuple[Settlement | None, int | None]:
             found = await self._locked(tx, child)
@@ -121,7 +125,7 @@ class Followers:
             dag, node = found
             if node.generation >= generation:
                 return None, node.generation
-            return await self._next_generation(tx, shard, dag, node, queue_shard), node.generation + 1
+            return await self._next_generation(tx, shard, dag, node, queue_shard, along), node.generation + 1
 
         reached: int | None = 0
         while reached is not None and reached < generation:
@@ -141,7 +145,7 @@ class Followers:
         return None if node is None or node.item_id != child.id else (dags[0], node)
 
     async def _next_generation(
-        self, tx: Transaction, shard: Shard, dag: Dag, node: ParentNode, queue_shard: ShardNo
+        self, tx: Transaction, shard: Shard, dag: Dag, node: ParentNode, queue_shard: ShardNo, along: Along
     ) -> Settlement:
         settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
         if node.state in UNFINISHED:
@@ -151,7 +155,7 @@ class Followers:
                 # A cancel on its way is for the generation before.
                 settlement.cancel_items(await store.dags.nodes_by_no(tx, [node.no]))
         else:
-            await self._begin(tx, settlement, dag, Retry([node.key]), queue_shard, GOES)
+            await self._begin(tx, settlement, dag, Retry([node.key]), queue_shard, along)
         await settlement.run()
         return settlement
 
@@ -167,8 +171,6 @@ class Followers:
             return None, node.generation == generation
         if node.state != "blocked" and (child.over or node.state not in ("skipped", "cancelled")):
             return None, False
-        if dag.reopening:
-            raise reopening_error()
         settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
         if node.state == "blocked":
             [waiting] = await store.dags.nodes_by_no(tx, [node.no])

@@ -330,23 +330,76 @@ async def test_a_child_is_not_retried_while_its_parent_is_cleaning_up(world: Dag
     await finish(world, dag, "x", "y", "z", "clean")
 
 
-async def test_a_child_goes_on_though_its_node_is_reopened_in_steps(databases: Databases) -> None:
+@pytest.fixture
+async def slow(databases: Databases) -> AsyncIterator[DagWorld]:
+    """A service to which a retry of over three nodes is a large one."""
     database = await databases.create(queue_shards=1, dag_shards=2)
-    world = DagWorld(database, FakeQueue(), retry_at_once_nodes_max=3, retry_step_nodes=2)
+    made = DagWorld(database, FakeQueue(), retry_at_once_nodes_max=3, retry_step_nodes=2)
     try:
-        dag, child = await failed(world, *[item(f"z{n}", "z") for n in range(9)])
-        await world.verb(child, "retry")
-        world.queue.ack("x")
+        yield made
+        await made.audit()
+    finally:
+        await made.close()
+        await databases.drop(database)
+
+
+BELOW = [f"z{n}" for n in range(5)]
+BESIDE = [f"b{n}" for n in range(5)]
+
+
+async def run_out(world: DagWorld) -> list[str]:
+    """All that is delivered from now on, in its order."""
+    found: list[str] = []
+    await world.sweep()
+    while deliverable := sorted(world.queue.deliverable()):
+        found += deliverable
+        for key in deliverable:
+            world.queue.ack(key)
         await world.settle()
         await world.sweep()
-        assert await child_of(world, dag, "mid") == child
-        for key in ("x", "y", "z", *[f"z{n}" for n in range(9)]):
-            if key in world.queue.deliverable():
-                world.queue.ack(key)
-                await world.settle()
-                await world.sweep()
-        assert (await world.dag(dag))["state"] == "succeeded"
-        await world.audit()
-    finally:
-        await world.close()
-        await databases.drop(database)
+    return found
+
+
+async def test_a_child_whose_parent_is_reopened_in_steps_is_retried_there(slow: DagWorld) -> None:
+    undo = {"key": "undo", "topic": "work", "compensates": "a"}
+    dag, child = await failed(slow, undo, *[item(key, "z") for key in BELOW])
+    slow.queue.ack("undo")
+    await slow.settle()
+    assert (await slow.verb(child, "retry", expect=409))["code"] == "parent_waits"
+    await slow.verb(dag, "retry")
+    assert await run_out(slow) == ["a", "x", "y", "z", *BELOW]
+    assert (await slow.dag(dag))["state"] == "succeeded"
+    assert await child_of(slow, dag, "mid") == child
+
+
+async def test_a_child_whose_node_is_reopened_in_steps_meanwhile_is_stopped(slow: DagWorld) -> None:
+    dag, child = await failed(slow, *[item(key, "a") for key in BESIDE])
+    assert await run_out(slow) == BESIDE
+    with Held(slow):
+        await slow.verb(child, "retry")
+        await slow.verb(dag, "retry", {"from": ["a"]})
+        await slow.settle()
+        slow.queue.ack("x")
+        await slow.settle()
+    assert await run_out(slow) == ["a", *BESIDE, "x", "y", "z"]
+    assert await child_of(slow, dag, "mid") != child
+    assert (await slow.dag(dag))["state"] == "succeeded"
+
+
+async def test_a_child_whose_parent_runs_for_nobody_takes_only_that_along(world: DagWorld) -> None:
+    dag = await start(world, {"key": "top", "dag": {"nodes": [sub("mid", {"x": [], "y": ["x"]})]}}, item("w"))
+    middle = await child_of(world, dag, "top")
+    low = await child_of(world, middle, "mid")
+    world.queue.die("x")
+    await world.settle()
+    await world.verb(dag, "cancel", expect=202)
+    await world.settle()
+    await world.verb(low, "retry")
+    await world.settle()
+    await world.sweep()
+    for key in ("x", "y"):
+        assert world.queue.deliverable() == [key]
+        world.queue.ack(key)
+        await world.settle()
+    assert (await world.dag(low))["state"] == (await world.dag(middle))["state"] == "succeeded"
+    assert (await world.states(dag))["top"] == "failed"
