@@ -451,8 +451,6 @@ class Gates:
                 continue
             if number in told:
                 gate.heard_late(number, told.pop(number))
-            if task is not None and task.done():
-                gate.leased.setdefault(number, gate.on_their_way)  # refused
             unheard = gate.unheard(number)
             if task is not None and not task.done():
                 task.add_done_callback(partial(self._hear_late, pair, number, unheard))

@@ -150,6 +150,30 @@ async def test_a_shard_that_is_silent_counts_as_it_was_counted_last(
     assert await own_api.dequeue("t", 10) == []
 
 
+async def test_while_a_shard_that_was_never_counted_refuses_nothing_is_granted(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was leased there before the topic had a limit may be all that is allowed."""
+    home = own_api.host.process.gates._home((own_api.namespace, "t"))
+    away = next(store for store in own_api.host.stores.values() if store is not home)
+    await own_api.enqueue(*({"topic": "t", "id": own_api.new_id(away.number)} for _ in range(3)))
+    assert len(await own_api.dequeue("t", 3)) == 3
+    await own_api.enqueue(*({"topic": "t", "id": own_api.new_id(home.number)} for _ in range(5)))
+    await limit([own_api], concurrency=4)
+    counted = rows.leased
+
+    async def leased(asked: Any, namespace: str, topic: str) -> int:
+        if asked is away.pool:
+            raise ShardUnavailable("refused", retry_after_s=1.0)
+        return await counted(asked, namespace, topic)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rows, "leased", leased)
+        assert await own_api.dequeue("t", 10) == []
+    own_api.host.process.gates._closed.clear()
+    assert len(await own_api.dequeue("t", 10, wait_s=5)) == 1
+
+
 async def test_limits_that_are_lifted_while_a_shard_is_silent_are_lifted(
     own_api: Api, other: QueueHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
