@@ -13,7 +13,7 @@ from headgate.errors import HeadgateError
 from services.local.stack import ROOT
 from services.queue.errors import RefusalCode
 from shared.errors import ServiceError
-from shared.http import edge, serve
+from shared.http import edge, refusals
 
 PAGE = (ROOT / "docs" / "errors.md").read_text()
 
@@ -34,7 +34,7 @@ def load_all() -> None:
 def service_codes() -> set[tuple[str, int]]:
     load_all()
     raised = {(cls.code, cls.status) for cls in subclasses(ServiceError) if not cls.__name__.startswith("_")}  # type: ignore[attr-defined]
-    framework = {(code, status) for status, code in (*edge._CODES.items(), *serve._CODES.items())}
+    framework = {(code, status) for status, code in (*edge._CODES.items(), *refusals._CODES.items())}
     return raised | framework
 
 
