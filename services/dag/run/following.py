@@ -113,26 +113,32 @@ class Followers:
         """
         generation = child.parent_generation or 0
         queue_shard = await self._context.queue_shard(shard)
-        assert child.parent_dag is not None, "it has a parent"
-        # The parent may have failed in the place of a node, too: that goes along, unless it is nobody's any more.
-        above = await self.asked(shard, child.namespace, child.parent_dag)
-        along = GOES if above.refusal is not None else above
+        along: Along | None = None
 
         async def step(tx: Transaction) -> tuple[Settlement | None, int | None]:
             found = await self._locked(tx, child)
             if found is None:
                 return None, None
             dag, node = found
-            if node.generation >= generation:
+            if node.generation >= generation or (along is None and node.state not in UNFINISHED):
                 return None, node.generation
-            return await self._next_generation(tx, shard, dag, node, queue_shard, along), node.generation + 1
+            moved = await self._next_generation(tx, shard, dag, node, queue_shard, along or GOES)
+            return moved, node.generation + 1
 
         reached: int | None = 0
         while reached is not None and reached < generation:
             reached = await unarchive.unarchived(self._context, shard, step)
+            if along is None and reached is not None and reached < generation:
+                along = await self._above(shard, child)
         if reached is None:
             return False
         return await unarchive.unarchived(self._context, shard, lambda tx: self._kept(tx, shard, child))
+
+    async def _above(self, shard: Shard, child: Dag) -> Along:
+        """A parent that failed in the place of a node takes that along, too, unless it is nobody's by now."""
+        assert child.parent_dag is not None, "it has a parent"
+        above = await self.asked(shard, child.namespace, child.parent_dag)
+        return GOES if above.refusal is not None else above
 
     async def _locked(self, tx: Transaction, child: Dag) -> tuple[Dag, ParentNode] | None:
         """The parent, and the node, if the child is in its place."""
