@@ -15,6 +15,7 @@ from services.queue.store import gates as rows
 from services.queue.store.shard_store import Store
 from tests.integration.queue.test_slow_claims import END_S, claims_that_stand, fill, shards_of, sick
 from tests.integration.queue.test_topic_limits import limit, spread
+from tests.support.in_flight import most_in_flight
 from tests.support.queue_host import Api, queue_host
 
 LOCK_COUNTS = "LOCK TABLE topic_stat IN ACCESS EXCLUSIVE MODE"
@@ -146,22 +147,7 @@ async def test_no_more_are_in_flight_where_every_shard_is_late(
         apis = [own_api, own_api.on(other)]
         await limit(apis, concurrency=3)
         await spread(own_api, 30)
-        held, most, done = 0, 0, 0
-
-        async def consume(api: Api) -> None:
-            nonlocal held, most, done
-            while done < 30:
-                for item in await api.dequeue("t", 2, wait_s=0.2):
-                    held += 1
-                    most = max(most, held)
-                    await asyncio.sleep(0)
-                    held -= 1  # from before the ack on another may take its place
-                    assert await api.ack(item) == ["acked"]
-                    done += 1
-
-        async with asyncio.timeout(END_S):
-            await asyncio.gather(*(consume(api) for api in apis for _ in range(2)))
-    assert 0 < most <= 3
+        assert 0 < await most_in_flight(apis, 30) <= 3
 
 
 async def test_a_shard_that_was_never_counted_is_waited_for(own_api: Api) -> None:
