@@ -5,6 +5,7 @@ from tests.mutations.model import Mutation
 _EXPAND = "services/dag/build/expand.py"
 _CONTROL = "services/dag/run/control.py"
 _DECISIONS = "services/dag/run/decisions.py"
+_SUBDAG_RETRY = "services/dag/run/subdag_retry.py"
 _DAG = "integration/dag"
 
 MUTATIONS = (
@@ -130,30 +131,38 @@ MUTATIONS = (
     Mutation(
         "node-goes-along",
         "a DAG that failed in the place of a node and is retried by itself takes the node along",
-        "services/dag/run/retry.py",
-        '        if was == "failed" and dag.verdict is None',
-        '        if was == "none" and dag.verdict is None',
+        _SUBDAG_RETRY,
+        '    if dag.state != "failed" or dag.verdict is not None or dag.parent_dag is None:\n',
+        '    if dag.state == "failed" or dag.verdict is not None or dag.parent_dag is None:\n',
         (f"{_DAG}/test_sub_dag_retries.py::test_a_failed_child_that_is_retried_by_itself_takes_its_node_along",),
     ),
     Mutation(
         "node-would-wait",
         "a child whose node would have to wait is not retried by itself",
-        "services/dag/run/following.py",
-        '        if seen.node.state == "blocked":',
-        '        if seen.node.state == "none":',
+        _SUBDAG_RETRY,
+        '        if now.state != "released":\n',
+        '        if now.state == "none":\n',
         (
             f"{_DAG}/test_sub_dag_retries.py::test_a_child_is_not_retried_while_its_node_would_wait_for_what_was_undone",
         ),
     ),
     Mutation(
-        "taken-from-its-child",
-        "a node that has to wait is taken from the child that was retried for it",
-        "services/dag/run/following.py",
-        '        if node.state == "released" or (child.over and node.generation > generation):',
-        "        if node.generation >= generation:",
+        "node-went-on",
+        "a child is not retried for a generation that its node has left meanwhile",
+        _SUBDAG_RETRY,
+        "    if (dag.parent_generation or 0) >= above.parent.generation:\n",
+        "    if (dag.parent_generation or 0) > above.parent.generation:\n",
         (
             f"{_DAG}/test_sub_dag_retries.py::test_a_child_whose_node_has_to_wait_after_all_is_stopped_and_another_is_made",
         ),
+    ),
+    Mutation(
+        "start-kept-back",
+        "a child that is retried by its own id is retried as its caller asks, not as its node would",
+        _SUBDAG_RETRY,
+        "            settlement.sends.remove(start)\n",
+        "            pass\n",
+        (f"{_DAG}/test_sub_dag_retries.py::test_a_child_is_retried_as_its_caller_asks",),
     ),
     Mutation(
         "unknown-parameters",
@@ -188,19 +197,6 @@ MUTATIONS = (
         (
             "integration/queue/test_bounded_steps.py"
             "::test_a_sweep_that_came_to_a_bound_is_followed_by_another_at_once",
-        ),
-    ),
-    Mutation(
-        "end-of-its-own",
-        "the end of a child that was retried by itself has an outbox row of its own",
-        "services/dag/run/retry.py",
-        "                settlement.report(dag)\n"
-        "                await store.subdags.adopt(tx, dag, next_generation(dag))\n",
-        "                await store.subdags.adopt(tx, dag, next_generation(dag))\n"
-        "                settlement.report(dag)\n",
-        (
-            f"{_DAG}/test_sub_dag_retries.py"
-            "::test_a_child_that_ends_again_before_its_node_has_followed_is_believed",
         ),
     ),
     Mutation(

@@ -1,9 +1,13 @@
 """DAGs in the place of nodes, as tests make them and watch them."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
-from services.dag.model import Send
+from services.dag.model import Dag, Send
+from services.dag.run.subdag_retry import Above
+from shared.errors import Unavailable
 from tests.support.dag_world import DagWorld
 
 
@@ -44,6 +48,46 @@ class SlowReport:
         if mine:
             self.done.set()
             await self.delete.wait()
+
+
+class Held:
+    """Nothing is told between DAGs while this is entered."""
+
+    def __init__(self, world: DagWorld) -> None:
+        self._relay = world.loops.relay
+
+    def __enter__(self) -> None:
+        self._carry = self._relay._sub_dags.carry
+        self._relay._sub_dags.carry = _nothing  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        self._relay._sub_dags.carry = self._carry  # type: ignore[method-assign]
+
+
+class Between:
+    """Something happens, once, when a node was released for its DAG's retry, and before that."""
+
+    def __init__(self, world: DagWorld, then: Callable[[], Awaitable[None]]) -> None:
+        self._retries = world.duties.retrier._sub_dags
+        self._then = then
+
+    def __enter__(self) -> None:
+        self._node_first = self._retries._node_first
+        self._retries._node_first = self._stopped  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        self._retries._node_first = self._node_first  # type: ignore[method-assign]
+
+    @asynccontextmanager
+    async def _stopped(self, child: Dag) -> AsyncIterator[Above]:
+        self.__exit__()
+        async with self._node_first(child) as above:
+            await self._then()
+            yield above
+
+
+async def _nothing(_shard: Any, _send: Send) -> None:
+    raise Unavailable("not now")
 
 
 async def until(check: Any) -> None:

@@ -8,9 +8,7 @@ without further effect when carried again:
             for it; or let a child that failed go on, for the node's next generation
     stop    on the parent's shard, when the node is cancelled: cancel the child. One that is not made yet is
             made, empty and cancelled, so that a `start` on its way finds its place taken
-    report  on the child's shard, when the child ends: end the node, in the generation the child runs for; or when
-            a child that had failed is retried by itself: let the node, too, begin the generation that it has
-            taken for it
+    report  on the child's shard, when the child ends: end the node, in the generation the child runs for
 
 The node ends by a report and by nothing else, as other nodes end by the completions of their items: a child
 that succeeds before its cancel arrives has succeeded. A report of an older generation is without effect.
@@ -108,7 +106,7 @@ class SubDags:
     async def _go_on(self, home: Shard, dag: Dag, parent: Parent) -> None:
         """A child that failed goes on for the node's next generation; one that cannot says so again."""
         try:
-            await self._retrier.retry(dag.namespace, dag.id, Retry(), parent=parent)
+            await self._retrier.go_on(dag.namespace, dag.id, parent)
         except DagCancelling as error:
             raise Unavailable(error.detail) from error
         except (DagFinished, NothingToRetry):
@@ -146,9 +144,6 @@ class SubDags:
         assert dag.parent_node is not None and dag.parent_generation is not None, "these go together"
         home = self._context.shards.get(ids.shard_of(dag.parent_dag))
         assert home is not None, "the parent lives where its id says"
-        # In the first generation nothing was retried that could have left the node behind.
-        if dag.parent_generation > 1 and dag.workflow is None and not await self._node_follows(shard, home, dag):
-            return
         if not dag.over:
             # It was reopened, and its next end has a row of its own.
             return
@@ -163,18 +158,6 @@ class SubDags:
             dag.parent_dag, dag.parent_node, dag.parent_generation, _ENDS[dag.state], 1, output, error, None
         )
         await self._completer.apply(home, [ending])
-
-    async def _node_follows(self, shard: Shard, home: Shard, child: Dag) -> bool:
-        try:
-            return await self._retrier.followers.follow(home, child)
-        except DagFinished:
-            # Its parent was cancelled since: nothing of it outlives that.
-            await self._adopt(shard, child.id, _parent_of(child), cancel=True)
-            return False
-        except (NothingToRetry, Managed):
-            return False
-        except DagCancelling as error:
-            raise Unavailable(error.detail) from error
 
     async def _output(self, shard: Shard, dag: Dag) -> str | None:
         """The outputs of the nodes that nothing waits for, by key; over the limit, a reference."""
@@ -211,11 +194,6 @@ class SubDags:
 
 def _is_taken(node: SubNode, send: Send) -> bool:
     return node.generation > send.generation or node.state in ("skipped", "cancelled")
-
-
-def _parent_of(child: Dag) -> Parent:
-    assert child.parent_dag is not None and child.parent_node is not None, "it has a parent"
-    return Parent(child.parent_dag, child.parent_node, child.parent_generation or 0, child.depth)
 
 
 def _error_of(dag: Dag) -> str:

@@ -25,8 +25,8 @@ from services.dag.model import Dag, NodeNo, Parent, Retry, within
 from services.dag.run import cleanup, reopening, unarchive
 from services.dag.run.context import Context, own
 from services.dag.run.decisions import Settlement
-from services.dag.run.following import ALONE, Along, Followers, next_generation
 from services.dag.run.reopening import BEGUN, ENDED, SPARED
+from services.dag.run.subdag_retry import NOBODY, Above, SubDagRetries, take_up
 from services.dag.store.reopening import RetryPlan
 from shared.errors import FieldError, Invalid, pointer_to
 from shared.ids import ShardNo
@@ -43,11 +43,10 @@ class Retrier:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self.followers = Followers(context, self.begin)
+        self._sub_dags = SubDagRetries(context, self._begin)
 
-    async def retry(self, namespace: str, dag_id: str, wanted: Retry, *, parent: Parent | None = None) -> Dag:
-        """Retry nodes. With `parent` only if the DAG has not run for that generation of its node yet, which it
-        does from then on.
+    async def retry(self, namespace: str, dag_id: str, wanted: Retry) -> Dag:
+        """Retry nodes. The node that a DAG has failed for goes first (`subdag_retry`).
 
         Raises:
             NothingToRetry: none of them failed, or has ended.
@@ -55,41 +54,55 @@ class Retrier:
             DagFinished: the DAG was cancelled by call.
             UnknownNode: a key that the DAG does not have.
             DagReopening: an earlier retry is still finding out what runs again.
-            ParentWaits: the DAG failed in the place of a node that would have to wait now.
+            ParentWaits: the DAG failed for a node that would have to wait now.
             LimitExceeded: payloads for nodes that neither failed nor are named, with a retry that goes in steps.
             Invalid: a payload for a node that would not run again.
         """
         shard, dag_id = self._context.shard_of(dag_id)
         queue_shard = await self._context.queue_shard(shard)
-        # Before anything is locked here: what a parent says is only its answer of now, and following makes sure.
-        along = await self.followers.asked(shard, namespace, dag_id) if parent is None else ALONE
 
-        async def work(tx: Transaction) -> tuple[Settlement | None, Dag]:
+        async def work(tx: Transaction, above: Above | None) -> tuple[Settlement, Dag]:
             dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
-            if parent is not None:
-                if (dag.parent_generation or 0) >= parent.generation:
-                    return None, dag
-                await store.subdags.adopt(tx, dag, parent)
             settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
-            await self.begin(tx, settlement, dag, wanted, queue_shard, along)
+            await self._begin(tx, settlement, dag, wanted, queue_shard, above)
             await settlement.run()
             return settlement, dag
 
-        return await unarchive.unarchived(self._context, shard, work)
+        return await self._sub_dags.from_above(shard, work)
 
-    async def begin(
+    async def go_on(self, namespace: str, dag_id: str, parent: Parent) -> None:
+        """Retry all that failed in a DAG whose node has begun a generation that it has not run for yet.
+
+        Raises: as `retry`, but for `ParentWaits`.
+        """
+        shard, dag_id = self._context.shard_of(dag_id)
+        queue_shard = await self._context.queue_shard(shard)
+
+        async def work(tx: Transaction) -> tuple[Settlement | None, None]:
+            dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
+            if (dag.parent_generation or 0) >= parent.generation:
+                return None, None
+            await store.subdags.adopt(tx, dag, parent)
+            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
+            await self._begin(tx, settlement, dag, Retry(), queue_shard, NOBODY)
+            await settlement.run()
+            return settlement, None
+
+        await unarchive.unarchived(self._context, shard, work)
+
+    async def _begin(
         self,
         tx: Transaction,
         settlement: Settlement,
         dag: Dag,
         wanted: Retry,
         queue_shard: ShardNo,
-        along: Along,
+        above: Above | None,
     ) -> None:
-        """Begin the new generations of a locked DAG's nodes; `along` is what becomes of the node that it runs for,
-        if it has failed there.
+        """Begin the new generations of a locked DAG's nodes; if it has failed for a node, it runs for what is
+        `above` it from now on.
 
-        Raises: as `retry`.
+        Raises: as `retry`, and `NodeFirst`.
         """
         if dag.workflow is not None:
             raise managed_error()
@@ -105,7 +118,7 @@ class Retrier:
         if dag.over and dag.key is None and await store.dags.content_of(tx, dag.no) is not None:
             raise DagFinished("another DAG has taken its key since, as `unique` lets it; create one of that key")
         found = await self._wanted(tx, dag, wanted)
-        was = dag.state
+        await take_up(tx, dag, above)
         if isinstance(found, RetryPlan):
             await reopening.begin(self._context, settlement, dag, found, queue_shard)
             await self._set_payloads(tx, dag, wanted.payloads)
@@ -116,15 +129,6 @@ class Retrier:
             await self._reopen(tx, settlement, dag, nos, queue_shard)
             # What succeeded with the old ones is noted by now.
             await self._set_payloads(tx, dag, wanted.payloads, set(nos))
-        if was == "failed" and dag.verdict is None and dag.parent_dag is not None:
-            if along.refusal is not None:
-                raise along.refusal
-            if along.goes:
-                # The node was told, or will be, that its DAG failed: it begins its next generation with it. The
-                # row that says so may still be there when the DAG ends again: that has its own, under the next
-                # number.
-                settlement.report(dag)
-                await store.subdags.adopt(tx, dag, next_generation(dag))
 
     async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[NodeNo] | RetryPlan:
         """All nodes that are to run again, ascending; or how to find them, when they are too many for one

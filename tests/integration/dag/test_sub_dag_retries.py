@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from services.dag.model import Parent, Retry, Send
+from services.dag.model import Parent, Send
 from shared.errors import Unavailable
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Databases
 from tests.support.queue_fake import FakeQueue
-from tests.support.sub_dags import SlowReport, child_of, drained, item, start, sub, until
+from tests.support.sub_dags import Between, Held, SlowReport, child_of, drained, item, start, sub, until
 
 
 @pytest.fixture
@@ -59,29 +59,26 @@ async def test_a_failed_child_that_is_retried_by_itself_takes_its_node_along(wor
     assert (await world.dag(dag))["state"] == "succeeded"
 
 
-@pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("outcome", ["ack", "die"])
-async def test_a_child_that_ends_again_before_its_node_has_followed_is_believed(
-    world: DagWorld, outcome: str, carried: bool
+async def test_a_child_that_ends_again_while_its_first_end_is_being_told_is_believed(
+    world: DagWorld, outcome: str
 ) -> None:
-    """With `carried` what let the node follow was told, and its row is still there."""
+    """The row of the first end was carried, and is still there when the second one is written."""
     dag = await start(world, sub("mid", {"x": []}))
     child = await child_of(world, dag, "mid")
-    world.queue.die("x")
-    await world.settle()
     slow = SlowReport(world)
+    slow.read.set()
+    world.queue.die("x")
+    await drained(world)
+    await slow.done.wait()
     await world.verb(child, "retry")
 
     async def again() -> bool:
         return world.queue.deliverable() == ["x"]
 
     await until(again)
-    if carried:
-        slow.read.set()
-        await slow.done.wait()
     getattr(world.queue, outcome)("x")
     await drained(world)
-    slow.read.set()
     slow.delete.set()
     await world.settle()
     await world.sweep()
@@ -91,42 +88,73 @@ async def test_a_child_that_ends_again_before_its_node_has_followed_is_believed(
     assert not world.queue.deliverable(), "a second failure is not tried again by itself"
 
 
-async def test_a_child_retried_twice_before_its_node_has_followed_is_followed_once(world: DagWorld) -> None:
+@pytest.mark.parametrize("outcome", ["ack", "die"])
+async def test_a_child_that_is_retried_before_its_end_was_told_ends_its_node_once(
+    world: DagWorld, outcome: str
+) -> None:
     dag = await start(world, sub("mid", {"x": []}))
     child = await child_of(world, dag, "mid")
-    world.queue.die("x")
-    await world.settle()
-    world.loops.relay._sub_dags.carry, carry = _nothing, world.loops.relay._sub_dags.carry  # type: ignore[method-assign]
-    for _ in range(2):
+    with Held(world):
+        for generation in (2, 3):
+            world.queue.die("x")
+            await world.settle()
+            await world.verb(child, "retry")
+            await world.settle()
+            node = await world.node(dag, "mid")
+            assert (node["state"], node["generation"]) == ("released", generation)
+        getattr(world.queue, outcome)("x")
+        await world.settle()
+    await world.sweep()
+    ended = "succeeded" if outcome == "ack" else "failed"
+    node = await world.node(dag, "mid")
+    assert (node["state"], node["generation"], (await world.dag(dag))["state"]) == (ended, 3, ended)
+    assert not world.queue.deliverable()
+
+
+async def test_two_who_retry_a_child_at_once_retry_it_once(world: DagWorld) -> None:
+    dag, child = await failed(world)
+
+    async def another() -> None:
         await world.verb(child, "retry")
         await world.settle()
-        world.queue.die("x")
-        await world.settle()
-    await world.verb(child, "retry")
+
+    with Between(world, another):
+        answer = await world.verb(child, "retry", expect=409)
+    assert answer["code"] == "nothing_to_retry"
     await world.settle()
-    world.loops.relay._sub_dags.carry = carry  # type: ignore[method-assign]
-    await world.sweep()
-    assert (await world.node(dag, "mid"))["state"] == "released"
-    world.queue.ack("x", output=1)
-    await world.settle()
-    await world.sweep()
-    assert (await world.dag(dag))["state"] == "succeeded"
+    assert (await world.node(dag, "mid"))["generation"] == 2
+    await finish(world, dag, "x", "y", "z")
 
 
-async def test_a_cancel_of_the_node_meets_the_child_that_was_retried_by_itself(world: DagWorld) -> None:
-    """The end of the child is not told yet, so the node is released still; its cancel is for that generation."""
+async def test_a_child_is_retried_as_its_caller_asks(world: DagWorld) -> None:
+    """Its node alone would have all of it run again that failed."""
+    dag = await start(world, sub("mid", {"x": [], "other": []}))
+    child = await child_of(world, dag, "mid")
+    world.queue.die("x")
+    world.queue.die("other")
+    await world.settle()
+    with Between(world, world.settle):
+        await world.verb(child, "retry", {"nodes": ["x"], "payloads": {"x": "mended"}})
+    await world.settle()
+    assert world.queue.deliverable() == ["x"]
+    assert world.queue.item_of("x").body["payload"] == "mended"
+
+
+async def test_a_child_is_not_retried_while_its_node_is_being_cancelled(world: DagWorld) -> None:
     dag = await start(world, sub("mid", {"x": []}), item("z"))
     child = await child_of(world, dag, "mid")
-    world.loops.relay._sub_dags.carry, carry = _nothing, world.loops.relay._sub_dags.carry  # type: ignore[method-assign]
-    world.queue.die("x")
-    await world.settle()
-    await world.verb(dag, "nodes/cancel", {"nodes": ["mid"]}, expect=202)
+    with Held(world):
+        world.queue.die("x")
+        await world.settle()
+        await world.verb(dag, "nodes/cancel", {"nodes": ["mid"]}, expect=202)
+        answer = await world.verb(child, "retry", expect=409)
+        assert answer["code"] == "dag_cancelling" and "'mid'" in answer["detail"]
+    await world.sweep()
+    assert world.queue.deliverable() == ["z"]
+    assert (await world.states(dag))["mid"] == "failed", "its end came first"
     await world.verb(child, "retry")
     await world.settle()
-    world.loops.relay._sub_dags.carry = carry  # type: ignore[method-assign]
-    await world.sweep()
-    assert (await world.dag(child))["state"] == "cancelled"
-    assert (await world.states(dag))["mid"] == "cancelled"
+    assert sorted(world.queue.deliverable()) == ["x", "z"]
 
 
 async def test_a_child_whose_parent_was_cancelled_or_succeeded_runs_by_itself(world: DagWorld) -> None:
@@ -147,10 +175,6 @@ async def test_a_child_whose_parent_was_cancelled_or_succeeded_runs_by_itself(wo
     world.queue.ack("x")
     await world.settle()
     assert (await world.dag(dag))["state"] == "cancelled"
-
-
-async def _nothing(_shard: Any, _send: Send) -> None:
-    raise Unavailable("not now")
 
 
 async def test_a_report_that_comes_when_its_dag_runs_again_says_nothing(world: DagWorld) -> None:
@@ -188,25 +212,10 @@ async def test_a_child_goes_on_once_for_each_generation_of_its_node(world: DagWo
     world.queue.die("x")
     await world.settle()
     assert (await world.dag(child))["state"] == "failed"
-    parent = Parent(dag, "mid", 2, 1)
-    await world.duties.sub_dags._retrier.retry("default", child, Retry(), parent=parent)
+    await world.duties.sub_dags._retrier.go_on("default", child, Parent(dag, "mid", 2, 1))
     await world.settle()
     assert (await world.dag(child))["state"] == "failed"
     assert not world.queue.deliverable()
-
-
-class Held:
-    """Nothing is told between DAGs while this is entered."""
-
-    def __init__(self, world: DagWorld) -> None:
-        self._relay = world.loops.relay
-
-    def __enter__(self) -> None:
-        self._carry = self._relay._sub_dags.carry
-        self._relay._sub_dags.carry = _nothing  # type: ignore[method-assign]
-
-    def __exit__(self, *_: object) -> None:
-        self._relay._sub_dags.carry = self._carry  # type: ignore[method-assign]
 
 
 async def failed(world: DagWorld, *more: dict[str, Any]) -> tuple[str, str]:
@@ -270,24 +279,31 @@ async def test_a_child_is_not_retried_while_its_node_is_kept_back(world: DagWorl
     assert (await world.states(middle))["mid"] == "succeeded"
 
 
-@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("stopped", ["before", "after"])
 async def test_a_child_whose_node_has_to_wait_after_all_is_stopped_and_another_is_made(
-    world: DagWorld, ends: bool
+    world: DagWorld, stopped: str
 ) -> None:
-    """Its parent is retried from further up before it has heard of the child's retry, or of its end."""
+    """Its parent is retried from further up between the two, and says so to the child before that is retried, or
+    after."""
     dag, child = await failed(world)
-    with Held(world):
-        await world.verb(child, "retry")
+
+    async def from_further_up() -> None:
         await world.verb(dag, "retry", {"from": ["a"]})
-        await world.settle()
-        assert sorted(world.queue.deliverable()) == ["a", "x"]
-        for key in ("x", "y") if ends else ():
-            world.queue.ack(key)
+        if stopped == "before":
             await world.settle()
+
+    with Between(world, from_further_up):
+        if stopped == "before":
+            assert (await world.verb(child, "retry", expect=503))["code"] == "unavailable"
+        else:
+            with Held(world):
+                await world.verb(child, "retry")
+                await world.settle()
+    await world.settle()
     await world.sweep()
     assert world.queue.deliverable() == ["a"], "what the child had begun is taken back, and nothing is early"
     assert (await world.states(dag))["mid"] == "blocked"
-    assert (await world.dag(child))["state"] == ("succeeded" if ends else "cancelled")
+    assert (await world.dag(child))["state"] == ("failed" if stopped == "before" else "cancelled")
     await finish(world, dag, "a", "x", "y", "z")
     assert await child_of(world, dag, "mid") != child
 
@@ -295,28 +311,64 @@ async def test_a_child_whose_node_has_to_wait_after_all_is_stopped_and_another_i
 @pytest.mark.parametrize("verb", ["skip", "nodes/cancel"])
 async def test_a_child_whose_node_was_ended_meanwhile_is_stopped(world: DagWorld, verb: str) -> None:
     dag, child = await failed(world)
-    with Held(world):
-        await world.verb(child, "retry")
+
+    async def ended() -> None:
         await world.verb(dag, "retry", {"from": ["a"]})
         await world.verb(dag, verb, {"nodes": ["mid"]})
+
+    with Between(world, ended), Held(world):
+        await world.verb(child, "retry")
         await world.settle()
     await world.sweep()
     assert world.queue.deliverable() == ["a"]
     assert (await world.dag(child))["state"] == "cancelled"
 
 
+@pytest.mark.parametrize("when", ["between", "after"])
 async def test_a_child_that_was_retried_before_its_parent_was_cancelled_does_not_outlive_that(
-    world: DagWorld,
+    world: DagWorld, when: str
 ) -> None:
     dag, child = await failed(world, item("w"))
-    with Held(world):
-        await world.verb(child, "retry")
+
+    async def cancelled() -> None:
         await world.verb(dag, "cancel", expect=202)
+
+    with Held(world):
+        if when == "between":
+            with Between(world, cancelled):
+                await world.verb(child, "retry")
+        else:
+            await world.verb(child, "retry")
+            await cancelled()
         await world.settle()
-        assert (await world.dag(dag))["state"] == "cancelled"
     await world.sweep()
     assert not world.queue.deliverable()
-    assert (await world.dag(child))["state"] == "cancelled"
+    assert (await world.dag(child))["state"] == (await world.dag(dag))["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("ends", ["refused", "killed"])
+async def test_a_child_of_which_only_the_node_was_begun_goes_on_with_that(world: DagWorld, ends: str) -> None:
+    dag, child = await failed(world)
+
+    async def stop() -> None:
+        raise Unavailable("the child's shard is away")
+
+    with Between(world, stop):
+        if ends == "killed":
+            world.duties.context.dispatch, dispatch = _forgotten, world.duties.context.dispatch  # type: ignore[method-assign]
+        await world.verb(child, "retry", expect=503)
+    if ends == "killed":
+        world.duties.context.dispatch = dispatch  # type: ignore[method-assign]
+        await world.settle()
+        assert not world.queue.deliverable()
+        await world.sweep()
+    await world.settle()
+    await finish(world, dag, "x", "y", "z")
+    assert await child_of(world, dag, "mid") == child
+
+
+def _forgotten(_shard: Any, _sends: list[Send]) -> None:
+    """What a process does that ends before it sends them."""
 
 
 async def test_a_child_is_not_retried_while_its_parent_is_cleaning_up(world: DagWorld) -> None:
@@ -375,9 +427,12 @@ async def test_a_child_whose_parent_is_reopened_in_steps_is_retried_there(slow: 
 async def test_a_child_whose_node_is_reopened_in_steps_meanwhile_is_stopped(slow: DagWorld) -> None:
     dag, child = await failed(slow, *[item(key, "a") for key in BESIDE])
     assert await run_out(slow) == BESIDE
-    with Held(slow):
-        await slow.verb(child, "retry")
+
+    async def from_further_up() -> None:
         await slow.verb(dag, "retry", {"from": ["a"]})
+
+    with Between(slow, from_further_up), Held(slow):
+        await slow.verb(child, "retry")
         await slow.settle()
         slow.queue.ack("x")
         await slow.settle()
