@@ -8,6 +8,6 @@ console      what operators are shown: the last hour, and what other processes k
 
 Beside them: `clock`, `ids`, `errors`, `settings` (values), `loop`, `log`, `metrics`, `histogram`, `vital` (duties
 and what they tell), `redis`, `dag_notify` (what acks did to DAGs, told over Redis), `lately` (a bounded memory),
-`crash` (points at which tests kill a process), `fallback` (a short way that was not gone, counted), `beside` (work
-of large calls beside the event loop).
+`again` (what was refused is tried again), `crash` (points at which tests kill a process), `fallback` (a short way
+that was not gone, counted), `beside` (work of large calls beside the event loop).
 """

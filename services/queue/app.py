@@ -203,7 +203,7 @@ def _process(
     dag_news = DagNews(settings)
     ack_flushes = AckFlushes(dispatch, dag_news, settings)
     expiry = Expiry(dispatch, dag_news, settings)
-    gates = Gates(stores, shards, clock, dispatch.look_again)
+    gates = Gates(stores, shards, clock, wake=dispatch.look_again, keep=dispatch.keep)
     nacks = Nacks(stores, dispatch, gates, expiry, dag_news, settings)
     hand_backs = HandBacks(nacks.nack, dispatch.keep, clock)
     quotas = Quotas(stores, buckets, clock)

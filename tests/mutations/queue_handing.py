@@ -206,8 +206,8 @@ MUTATIONS = (
     Mutation(
         "hand-back-again",
         "a hand-back that is refused is tried again",
-        "services/queue/leases/hand_backs.py",
-        "            self._keep(self._try_again(namespace, kept))\n",
+        "shared/again.py",
+        "            self._keep(self._do_again(kept, attempt))\n",
         "",
         ("integration/queue/test_hand_backs.py::test_a_hand_back_that_is_refused_is_tried_again",),
     ),

@@ -9,6 +9,9 @@ _CONTRACT = "contract/test_queue_limits.py"
 _OF_KEYS = "contract/test_queue_key_limits.py"
 _PROCESSES = "integration/queue/test_topic_limits.py"
 _SLOW = "integration/queue/test_slow_gates.py"
+_LEFT = "integration/queue/test_left_grants.py"
+_IN_TIME = "services/queue/gates/in_time.py"
+_LEAVES = "services/queue/gates/leaves.py"
 _KEYS_OF_PROCESSES = "integration/queue/test_key_limits.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -163,8 +166,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "limits-late-count",
         "a shard that does not say its count in time keeps nobody waiting",
-        "services/queue/gates/in_time.py",
-        "await asyncio.wait(awaited, timeout=IN_TIME_S)",
+        _IN_TIME,
+        "await asyncio.wait(awaited, timeout=min(IN_TIME_S, within_s))",
         "await asyncio.wait(awaited)",
         (f"{_SLOW}::test_a_shard_that_does_not_say_its_count_in_time_counts_as_it_did_last",),
     ),
@@ -195,10 +198,58 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "limits-each-home",
         "gates that stand keep nobody from those of another home",
-        "services/queue/gates/in_time.py",
+        _IN_TIME,
         "self._holding.setdefault(home.number, asyncio.Semaphore(self._at_once_max))",
         "self._holding.setdefault(ShardNo(0), asyncio.Semaphore(self._at_once_max))",
         (f"{_SLOW}::test_gates_that_stand_keep_nobody_from_those_of_another_home",),
+    ),
+    Mutation(
+        "grants-left-again",
+        "a grant that could not be given back is given back later",
+        _LEAVES,
+        "                return leaves\n",
+        "                return []\n",
+        (f"{_LEFT}::test_what_could_not_be_given_back_is_given_back_later",),
+    ),
+    Mutation(
+        "grants-left-once",
+        "what was given back, and is another call's by now, is not given back again",
+        _KEYS,
+        "if let.until_s is not None and self.held.get(item_id) != let.until_s:",
+        "if let.until_s is not None and item_id not in self.held:",
+        (f"{_LEFT}::test_what_was_given_back_is_not_given_back_again_as_anothers",),
+    ),
+    Mutation(
+        "grants-tokens-once",
+        "tokens of a key that no row names are not given back a second time",
+        _LEAVES,
+        'if leave.is_known or error.outcome == "none":',
+        "if leave.pair:",
+        (f"{_LEFT}::test_tokens_that_are_known_by_nothing_are_not_given_back_twice",),
+    ),
+    Mutation(
+        "grants-lost-answer",
+        "a grant whose answer was lost is given back",
+        _IN_TIME,
+        "                await undo(done[0], False)\n",
+        "                pass\n",
+        (f"{_LEFT}::test_a_grant_whose_answer_was_lost_is_given_back",),
+    ),
+    Mutation(
+        "grants-moved-home",
+        "what is given back to a home that has moved is given back to the new one",
+        _GATES,
+        "            if row is None:\n                raise moved()\n",
+        "            if row is None:\n                return\n",
+        (f"{_LEFT}::test_what_is_given_back_to_a_home_that_has_moved_is_given_back_to_the_new_one",),
+    ),
+    Mutation(
+        "limits-keys-in-time",
+        "who asks for fairness keys waits no longer than the call",
+        _IN_TIME,
+        "timeout=min(IN_TIME_S, within_s)",
+        "timeout=IN_TIME_S",
+        (f"{_SLOW}::test_who_asks_for_fairness_keys_waits_no_longer_than_the_call",),
     ),
     Mutation(
         "room-of-the-next",

@@ -179,9 +179,8 @@ class GatedClaims:
         async def leave() -> None:
             if late:
                 await asyncio.wait(late)
-            limits = self._gates.limits.get(pair)
-            if through.granted and limits is not None:
-                await self._gates.of_keys.leave(pair, limits, through.granted, got)
+            if through.granted:
+                await self._gates.of_keys.leave(pair, through.granted, got)
             if granted.is_kept:
                 # What is leased late, and given back, may be there yet.
                 at = None if late else set(by_shard(through.keys))

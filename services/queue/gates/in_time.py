@@ -8,6 +8,7 @@ for another one of its topic.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Set
 from typing import Generic, TypeVar
@@ -57,11 +58,11 @@ class InTime(Generic[T]):
             if shard not in self._late or self._asked[shard] < LATE_ASKED_MAX
         }
 
-    async def answers(self, asked: dict[ShardNo, asyncio.Task[T | None]]) -> None:
+    async def answers(self, asked: dict[ShardNo, asyncio.Task[T | None]], within_s: float = math.inf) -> None:
         """Wait for those that are not late; which have answered, the tasks say. The others go on."""
         try:
             if awaited := [task for shard, task in asked.items() if shard not in self._late]:
-                await asyncio.wait(awaited, timeout=IN_TIME_S)
+                await asyncio.wait(awaited, timeout=min(IN_TIME_S, within_s))
         finally:
             for shard, task in asked.items():
                 if not task.done():
@@ -108,9 +109,10 @@ class AtHome:
         pair: Pair,
         work: Callable[[Transaction], Awaitable[T]],
         until_s: float,
-        undo: Callable[[T], Awaitable[None]],
+        undo: Callable[[T, bool], Awaitable[None]],
     ) -> T:
-        """Do `work` in a transaction of the topic's home. Where that is late, what it has done is undone.
+        """Do `work` in a transaction of the topic's home. Where that is late, or its answer is lost, what it has
+        done is undone; which is told whether it is known to be there.
 
         Raises:
             Unavailable: it was refused, or is late.
@@ -135,16 +137,26 @@ class AtHome:
         pair: Pair,
         work: Callable[[Transaction], Awaitable[T]],
         holding: asyncio.Semaphore,
-        undo: Callable[[T], Awaitable[None]],
+        undo: Callable[[T, bool], Awaitable[None]],
     ) -> T:
+        done: list[T] = []
+
+        async def noted(tx: Transaction) -> T:
+            done[:] = [await work(tx)]
+            return done[0]
+
         try:
             try:
-                found = await home.pool.transaction(work)
+                found = await home.pool.transaction(noted)
             finally:
                 holding.release()
             if self._late.get(pair) is asyncio.current_task():
-                await undo(found)
+                await undo(found, True)
             return found
+        except Unavailable as error:
+            if done and error.outcome == "unknown":
+                await undo(done[0], False)
+            raise
         finally:
             if self._late.get(pair) is asyncio.current_task():
                 del self._late[pair]
@@ -159,6 +171,11 @@ async def turn_by(line: asyncio.Lock | asyncio.Semaphore, left_s: float) -> bool
             return await line.acquire()
     except TimeoutError:
         return False
+
+
+def moved() -> ShardUnavailable:
+    """The error of a topic whose slot has moved, where this process has not heard of it yet."""
+    return ShardUnavailable("the home of the topic has moved; try again", retry_after_s=AGAIN_S)
 
 
 def _late(home: Store) -> ShardUnavailable:

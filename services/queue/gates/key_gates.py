@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import timedelta
 from typing import NamedTuple
 
-from services.queue.gates.in_time import GATE_S_MAX, AtHome, InTime
+from services.queue.gates.in_time import GATE_S_MAX, AtHome, InTime, moved
+from services.queue.gates.leaves import Leaves
 from services.queue.gates.limits import AGAIN_S, GRANT_S, Pair, TopicLimits, filled
 from services.queue.model import Key
 from services.queue.store import gates as rows
@@ -38,7 +39,24 @@ KEYS_AT_ONCE_MAX = 64
 # Keys that have no room, as this process remembers them, of a topic.
 CLOSED_MAX = 10_000
 
-Granted = dict[str, list[str]]
+# The items of keys that a call would have.
+Wanted = dict[str, list[str]]
+
+
+class Let(NamedTuple):
+    """The items of a key that are let through, those that another call has, and how long to wait for more room.
+
+    What is let through has its room `until_s`, by which the gate knows it again; None: it takes no room.
+    """
+
+    ids: list[str]
+    gone: Set[str] = frozenset()
+    again_s: float = AGAIN_S
+    until_s: float | None = None
+
+
+# What was let through, by keys.
+Granted = dict[str, Let]
 
 
 class Through(NamedTuple):
@@ -50,14 +68,6 @@ class Through(NamedTuple):
     aside: list[Key]
     again_s: float
     granted: Granted
-
-
-class Let(NamedTuple):
-    """The items of a key that are let through, those that another call has, and how long to wait for more room."""
-
-    ids: list[str]
-    gone: Set[str] = frozenset()
-    again_s: float = AGAIN_S
 
 
 class _Closed(NamedTuple):
@@ -113,19 +123,25 @@ class _KeyGate:
         items = max(int(room), 0)
         if self.tokens is not None:
             self.tokens -= items
+        until_s = None
         if most is not None:
             until_s = (self.row.at + timedelta(seconds=GRANT_S)).timestamp()
             self.held |= dict.fromkeys(ids[:items], until_s)
-        return Let(ids[:items], gone, max(again_s, 0.001))
+        return Let(ids[:items], gone, max(again_s, 0.001), until_s)
 
-    def settle(self, granted: Iterable[str], got: set[str]) -> None:
-        """Of those that were let through these have been leased: they count as long as they are."""
-        for item_id in granted:
+    def settle(self, let: Let, got: set[str]) -> None:
+        """Of those that were let through these have been leased: they count as long as they are.
+
+        Where the row has an item by another time, this was told before, and what it has is another call's.
+        """
+        for item_id in let.ids:
+            if let.until_s is not None and self.held.get(item_id) != let.until_s:
+                continue
             if item_id not in got:
                 self.held.pop(item_id, None)
                 if self.tokens is not None:
                     self.tokens = min(self.tokens + 1, self.limits.key_burst)
-            elif item_id in self.held:
+            elif let.until_s is not None:
                 self.held[item_id] = 0.0
 
     def kept(self, map_version: int) -> KeptGate:
@@ -140,15 +156,23 @@ class _KeyGate:
 
 
 class KeyGates:
-    """Those of this process' topics; `home` is where those of a topic are."""
+    """Those of this process' topics; `home` is where those of a topic are, `limits` what is set for one now."""
 
     def __init__(
-        self, stores: Mapping[ShardNo, Store], shards: ShardMap, home: Callable[[Pair], Store], clock: Clock
+        self,
+        stores: Mapping[ShardNo, Store],
+        shards: ShardMap,
+        home: Callable[[Pair], Store],
+        clock: Clock,
+        leaves: Leaves,
+        limits: Callable[[Pair], TopicLimits | None],
     ) -> None:
         self._stores = stores
         self._shards = shards
         self._home = home
         self._clock = clock
+        self._leaves = leaves
+        self._limits = limits
         self._closed: dict[Pair, dict[str, _Closed]] = {}
         self._turns: dict[Pair, int] = {}
         self._homes = AtHome(clock, 1)
@@ -190,10 +214,10 @@ class KeyGates:
         """Which of these items, best first, a call may claim; it tells `leave` which it has. Where the gates take
         longer than `within_s`, none: what is let through, late, is left."""
         until_s = self._clock.monotonic_s() + within_s
-        lanes = await self._lanes(keys)
+        lanes = await self._lanes(keys, within_s)
         open_ = self._open(pair, keys, lanes)
         chosen = _up_to(open_[:wanted], lanes)
-        asked: Granted = {}
+        asked: Wanted = {}
         for key in chosen:
             if lane := lanes.get(key.id):
                 asked.setdefault(lane, []).append(key.id)
@@ -209,27 +233,33 @@ class KeyGates:
         aside = [key for key in keys if key not in taken and key not in set(back)]
         now_s = self._clock.monotonic_s()
         again_s = min((found.until_s - now_s for found in self._closed.get(pair, {}).values()), default=AGAIN_S)
-        granted = {lane: let.ids for lane, let in grants.items() if let.ids}
+        granted = {lane: let for lane, let in grants.items() if let.ids}
         return Through(claimed, back, aside, max(again_s, 0.001), granted)
 
-    async def leave(self, pair: Pair, limits: TopicLimits, granted: Granted, got: set[str]) -> None:
+    async def leave(self, pair: Pair, granted: Granted, got: set[str]) -> None:
         """Of the items that were let through these have been claimed."""
-        unclaimed = any(item_id not in got for ids in granted.values() for item_id in ids)
-        if not granted or not limits.are_by_key or (limits.key_concurrency is None and not unclaimed):
+        have_room = all(let.until_s is not None for let in granted.values())
+        unclaimed = any(item_id not in got for let in granted.values() for item_id in let.ids)
+        if not granted or not self._are_limited(pair) or (not have_room and not unclaimed):
             return
 
         async def work(tx: Transaction) -> None:
-            gates = [
-                _KeyGate(row, limits) for row in await rows.lock_keys(tx, *pair, list(granted), slot_of(*pair))
-            ]
+            limits = self._limits(pair)  # as they are when it is tried
+            if limits is None or not limits.are_by_key:
+                return
+            locked = await rows.lock_keys(tx, *pair, list(granted), slot_of(*pair))
+            if not locked:
+                raise moved()
+            gates = [_KeyGate(row, limits) for row in locked]
             for gate in gates:
                 gate.settle(granted[gate.row.key], got)
             await _keep(tx, pair, gates, self._shards.version)
 
-        try:
-            await self._home(pair).pool.transaction(work)
-        except Unavailable as error:
-            log.warning("grants of keys are left to run out", topic=pair[1], detail=error.detail)
+        await self._leaves.leave(pair, work, is_known=have_room)
+
+    def _are_limited(self, pair: Pair) -> bool:
+        limits = self._limits(pair)
+        return limits is not None and limits.are_by_key
 
     async def leased(self, ids: Sequence[str], home: Store, tx: Transaction, map_version: int) -> set[str]:
         """Which of these items are leased, or may be: their shard does not answer in time.
@@ -261,36 +291,42 @@ class KeyGates:
         store = self._stores.get(number)
         return store is None or store.pool.is_retired
 
-    async def _grants(self, pair: Pair, limits: TopicLimits, asked: Granted, until_s: float) -> dict[str, Let]:
+    async def _grants(self, pair: Pair, limits: TopicLimits, asked: Wanted, until_s: float) -> Granted:
         """Which items of each key may be claimed. Where that cannot be known, none."""
 
-        async def enter(tx: Transaction) -> dict[str, Let]:
+        async def enter(tx: Transaction) -> Granted:
             return await self._enter(tx, pair, limits, asked)
 
-        async def undo(grants: dict[str, Let]) -> None:
-            granted = {lane: let.ids for lane, let in grants.items() if let.ids}
-            await self.leave(pair, limits, granted, set())
+        async def undo(grants: Granted, is_there: bool) -> None:
+            # Tokens that may not have been taken are not given back.
+            given = {
+                lane: let for lane, let in grants.items() if let.ids and (is_there or let.until_s is not None)
+            }
+            await self.leave(pair, given, set())
 
         try:
             if limits.are_by_key:
                 return await self._homes.run(self._home(pair), pair, enter, until_s, undo)
-            slow = await self._slow_keys(pair, list(asked))  # nothing but throttles: of these nothing is kept
+            within_s = until_s - self._clock.monotonic_s()
+            slow = await self._slow_keys(
+                pair, list(asked), within_s
+            )  # nothing but throttles: of these nothing is kept
             return {lane: Let([], again_s=slow[lane]) if lane in slow else Let(ids) for lane, ids in asked.items()}
         except Unavailable as error:
             log.warning("nothing is handed out of limited keys", topic=pair[1], detail=error.detail)
             return dict.fromkeys(asked, Let([]))
 
-    async def _slow_keys(self, pair: Pair, keys: Sequence[str]) -> dict[str, float]:
+    async def _slow_keys(self, pair: Pair, keys: Sequence[str], within_s: float) -> dict[str, float]:
         home = self._home(pair)
         asked = self._asked_slow.ask([home.number], lambda _: rows.slow_keys(home.pool, *pair, keys))
-        await self._asked_slow.answers(asked)
+        await self._asked_slow.answers(asked, within_s)
         task = asked.get(home.number)
         found = task.result() if task is not None and task.done() else None
         if found is None:
             raise ShardUnavailable("the home of the topic does not say in time which keys are throttled")
         return found
 
-    async def _enter(self, tx: Transaction, pair: Pair, limits: TopicLimits, asked: Granted) -> dict[str, Let]:
+    async def _enter(self, tx: Transaction, pair: Pair, limits: TopicLimits, asked: Wanted) -> Granted:
         locked = await rows.lock_keys(tx, *pair, list(asked), slot_of(*pair))
         if not locked:
             return dict.fromkeys(asked, Let([]))  # the slot has moved, and this process has not heard of it yet
@@ -306,13 +342,13 @@ class KeyGates:
         await _keep(tx, pair, gates, self._shards.version)
         return found
 
-    async def _lanes(self, keys: Sequence[Key]) -> dict[str, str | None]:
+    async def _lanes(self, keys: Sequence[Key], within_s: float) -> dict[str, str | None]:
         """The fairness keys of items that are there, empty where they have none; None: their shard is silent."""
         parts = _by_shard([key.id for key in keys])
         asked = self._asked_lanes.ask(
             parts, lambda number: rows.fairness_keys(self._stores[number].pool, parts[number])
         )
-        await self._asked_lanes.answers(asked)
+        await self._asked_lanes.answers(asked, within_s)
         found: dict[str, str | None] = {}
         for number, ids in parts.items():
             task = asked.get(number)

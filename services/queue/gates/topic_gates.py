@@ -20,20 +20,21 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
-from services.queue.gates.in_time import GATE_S_MAX, AtHome, InTime, turn_by
+from services.queue.gates.in_time import GATE_S_MAX, AtHome, InTime, moved, turn_by
 from services.queue.gates.key_gates import KeyGates
+from services.queue.gates.leaves import Leaves
 from services.queue.gates.limits import AGAIN_S, GRANT_S, Grant, Pair, TopicLimits, filled
 from services.queue.model import EARLIEST
 from services.queue.store import gates as rows
 from services.queue.store.gates import GateRow, Throttle
 from services.queue.store.shard_store import Store, living
 from shared.clock import Clock
-from shared.errors import ShardUnavailable, Unavailable
+from shared.errors import Unavailable
 from shared.ids import ShardNo, new_token
 from shared.log import log
 from shared.postgres.connections import Transaction
@@ -170,10 +171,19 @@ class _Gate:
 
 
 class Gates:
-    """Those of this process' topics. `limits` are what any shard has; `wake` is told of topics whose change."""
+    """Those of this process' topics. `limits` are what any shard has; `wake` is told of topics whose change.
+
+    `keep` holds on to what goes on behind a call.
+    """
 
     def __init__(
-        self, stores: Mapping[ShardNo, Store], shards: ShardMap, clock: Clock, wake: Callable[[str, str], None]
+        self,
+        stores: Mapping[ShardNo, Store],
+        shards: ShardMap,
+        clock: Clock,
+        *,
+        wake: Callable[[str, str], None],
+        keep: Callable[[Awaitable[None]], None],
     ) -> None:
         self._stores = stores
         self._shards = shards
@@ -184,7 +194,8 @@ class Gates:
         self._set_at: dict[Pair, datetime] = {}
         self._slow: set[Pair] = set()  # throttled as a whole, or a moment ago
         self._slow_keys: set[Pair] = set()
-        self.of_keys = KeyGates(stores, shards, self._home, clock)
+        self.leaves = Leaves(self._home, keep, clock)
+        self.of_keys = KeyGates(stores, shards, self._home, clock, self.leaves, self.limits_of)
         self._closed: dict[Pair, float] = {}
         self._slowed = 0
         self._entering: dict[Pair, asyncio.Lock] = {}
@@ -317,7 +328,7 @@ class Gates:
         async def enter(tx: Transaction) -> Grant:
             return await self._enter(tx, pair, limits, token, wanted, among)
 
-        async def undo(found: Grant) -> None:
+        async def undo(found: Grant, _is_there: bool) -> None:
             if found.items:
                 await self.leave(*pair, token, found.items, at=())
 
@@ -332,22 +343,25 @@ class Gates:
     ) -> None:
         """What was granted to the call is claimed, but for so many; `at` no other shards than these."""
         pair = namespace, topic
-        limits = self.limits.get(pair)
-        if limits is None:
-            return
 
         async def work(tx: Transaction) -> None:
+            limits = self.limits.get(pair)  # as they are when it is tried
+            if limits is None:
+                return
             row = await rows.lock(tx, *pair, slot_of(*pair))
-            if row is not None:
-                gate = _Gate(row, limits)
-                gate.settle(token, unused, at)
-                await _keep(tx, pair, gate)
+            if row is None:
+                raise moved()
+            gate = _Gate(row, limits)
+            gate.settle(token, unused, at)
+            await _keep(tx, pair, gate)
 
-        try:
-            await self._home(pair).pool.transaction(work)
-        except Unavailable as error:
-            log.warning("a grant is left to run out", topic=topic, detail=error.detail)
+        if pair in self.limits:
+            await self.leaves.leave(pair, work)
         self._closed.pop(pair, None)
+
+    def limits_of(self, pair: Pair) -> TopicLimits | None:
+        """What is set for a topic now."""
+        return self.limits.get(pair)
 
     def by_key(self, pair: Pair) -> TopicLimits | None:
         """The limits of a topic whose keys have gates, too."""
@@ -477,11 +491,6 @@ class Gates:
 
     def _home(self, pair: Pair) -> Store:
         return self._stores[self._shards.of_slot(slot_of(*pair)).number]
-
-
-def moved() -> ShardUnavailable:
-    """The error of a topic whose slot has moved, where this process has not heard of it yet."""
-    return ShardUnavailable("the home of the topic has moved; try again", retry_after_s=AGAIN_S)
 
 
 async def _keep(tx: Transaction, pair: Pair, gate: _Gate) -> None:

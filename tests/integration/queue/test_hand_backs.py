@@ -11,6 +11,7 @@ import pytest
 from services.queue.dispatch import claiming
 from services.queue.leases import hand_backs
 from services.queue.store.dequeue_encoding import Unused
+from shared import again
 from shared.errors import ShardUnavailable
 from tests.integration.queue.test_slow_claims import (
     END_S,
@@ -87,7 +88,7 @@ async def test_it_is_tried_until_the_leases_have_ended_and_that_is_said(
     own_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = hear(monkeypatch)
-    monkeypatch.setattr(hand_backs, "PAUSE_S_MAX", 0.3)
+    monkeypatch.setattr(again, "PAUSE_S_MAX", 0.3)
     refusing = Refusing(own_api, 1, monkeypatch)
     await given_up(own_api, 5, refusing, lease_s=1, backoff={"base_s": 0})
     async with asyncio.timeout(END_S):
@@ -96,7 +97,7 @@ async def test_it_is_tried_until_the_leases_have_ended_and_that_is_said(
     assert said == [5]
     tried = refusing.refused
     assert tried >= 2
-    assert own_api.host.process.hand_backs._kept == 0
+    assert own_api.host.process.hand_backs.again.kept == 0
     refusing.is_well = True
     await own_api.host.pass_time(5)
     found = await own_api.dequeue("t", 5, wait_s=20)
@@ -106,7 +107,7 @@ async def test_it_is_tried_until_the_leases_have_ended_and_that_is_said(
 async def test_no_more_are_kept_for_another_try_than_a_bound(
     own_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hand_backs, "KEPT_ITEMS_MAX", 3)
+    monkeypatch.setattr(own_api.host.process.hand_backs.again, "kept_max", 3)
     said = hear(monkeypatch)
     await fill(own_api, 1, 5)
     held = await own_api.dequeue("t", 5)

@@ -95,7 +95,7 @@ async def test_an_item_that_two_processes_have_in_sight_keeps_its_room(
     through = await theirs.of_keys.enter(pair, limits, sight[:3], 3)
     assert [key.id for key in through.keys] == [sight[1].id]
     assert first[0] in through.aside
-    await theirs.of_keys.leave(pair, limits, through.granted, set())
+    await theirs.of_keys.leave(pair, through.granted, set())
     theirs.of_keys.forget(pair)
     again = await theirs.of_keys.enter(pair, limits, sight[1:], 3)
     assert len(again.keys) == 1, "the first one still takes its room"
@@ -109,7 +109,7 @@ async def test_what_was_let_through_and_not_claimed_gives_its_tokens_back(own_ap
     pair, gates_ = (own_api.namespace, "t"), own_api.host.process.gates
     through = await gates_.of_keys.enter(pair, gates_.limits[pair], sight, 3)
     assert len(through.keys) == 3
-    await gates_.of_keys.leave(pair, gates_.limits[pair], through.granted, {sight[0].id})
+    await gates_.of_keys.leave(pair, through.granted, {sight[0].id})
     assert len(await own_api.dequeue("t", 6)) == 2
 
 

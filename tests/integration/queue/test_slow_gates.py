@@ -11,6 +11,7 @@ import pytest
 from headgate._ids import shard_of
 from services.queue.dispatch import claiming
 from services.queue.gates import in_time
+from services.queue.model import Key
 from services.queue.store import gates as rows
 from services.queue.store.shard_store import Store
 from tests.integration.queue.test_slow_claims import END_S, claims_that_stand, fill, shards_of, sick
@@ -254,3 +255,24 @@ async def test_items_whose_shard_does_not_say_in_time_what_has_ended_count(
     assert asked == [1]
     tells.set()
     await until_items(own_api, "t", 1)
+
+
+async def test_who_asks_for_fairness_keys_waits_no_longer_than_the_call(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_time, "IN_TIME_S", 10 * END_S)
+    await limit([own_api], key_concurrency=2)
+    await fill(own_api, 1, 2, fairness_key="a")
+    tells = asyncio.Event()
+
+    async def stands(*_: Any) -> dict[str, str | None]:
+        await tells.wait()
+        return {}
+
+    monkeypatch.setattr(rows, "fairness_keys", stands)
+    keys = [Key(*row) for row in await own_api.host.rows("SELECT priority, deliver_at, id::text FROM item")]
+    pair, gates = (own_api.namespace, "t"), own_api.host.process.gates
+    async with asyncio.timeout(END_S / 3):
+        found = await gates.of_keys.enter(pair, gates.limits[pair], keys, 1, within_s=0.1)
+    tells.set()
+    assert found.keys == []
