@@ -323,6 +323,7 @@ CREATE TABLE outbox (
     created_at timestamp with time zone NOT NULL,
     due_at timestamp with time zone NOT NULL,
     tries integer DEFAULT 0 NOT NULL,
+    retry text,
     CONSTRAINT outbox_action CHECK ((action = ANY ('{enqueue,revive,cancel,start,stop,report}'::text[])))
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_threshold='1000000');

@@ -346,12 +346,26 @@ class Parent(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """Which nodes to run again: by default all that failed. Payloads are JSON text by key."""
+    """Which nodes to run again: by default all that failed. Payloads are JSON text by key; `below` is how the DAG
+    in the place of the only one of `nodes` is to be retried."""
 
     nodes: Sequence[str] | None = None
     down_from: Sequence[str] | None = None
     everything: bool = False
     payloads: Mapping[str, str] = MappingProxyType({})
+    below: Retry | None = None
+
+    def dump(self) -> str:
+        """As text, for `load`."""
+        below = None if self.below is None else self.below.dump()
+        told = [self.nodes, self.down_from, self.everything, dict(self.payloads), below]
+        return msgspec.json.encode(told).decode()
+
+    @classmethod
+    def load(cls, text: str) -> Retry:
+        """What was dumped."""
+        nodes, down_from, everything, payloads, below = msgspec.json.decode(text)
+        return cls(nodes, down_from, everything, payloads, None if below is None else cls.load(below))
 
 
 class Resolved(NamedTuple):
@@ -396,6 +410,8 @@ class Send:
     namespace: str
     inputs: str | None = None
     item: Item | None = None
+    # Of a `start`: how a DAG that is there already is retried, where that is not all that failed.
+    retry: str | None = None
 
     @property
     def ref(self) -> Ref:

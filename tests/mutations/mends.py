@@ -7,6 +7,8 @@ _CONTROL = "services/dag/run/control.py"
 _DECISIONS = "services/dag/run/decisions.py"
 _SUBDAG_RETRY = "services/dag/run/subdag_retry.py"
 _DAG = "integration/dag"
+_SUB_DAGS = f"{_DAG}/test_sub_dag_retries.py"
+_REFUSED = f"{_DAG}/test_sub_dag_refusals.py"
 
 MUTATIONS = (
     Mutation(
@@ -130,39 +132,51 @@ MUTATIONS = (
     ),
     Mutation(
         "node-goes-along",
-        "a DAG that failed in the place of a node and is retried by itself takes the node along",
-        _SUBDAG_RETRY,
-        '    if dag.state != "failed" or dag.verdict is not None or dag.parent_dag is None:\n',
-        '    if dag.state == "failed" or dag.verdict is not None or dag.parent_dag is None:\n',
-        (f"{_DAG}/test_sub_dag_retries.py::test_a_failed_child_that_is_retried_by_itself_takes_its_node_along",),
+        "a DAG that ended in the place of a node and is retried by itself takes the node along",
+        "services/dag/run/retry.py",
+        "        if had_ended and dag.verdict is None:\n",
+        "        if had_ended and dag.verdict is not None:\n",
+        (f"{_SUB_DAGS}::test_a_failed_child_that_is_retried_by_itself_takes_its_node_along",),
     ),
     Mutation(
         "node-would-wait",
         "a child whose node would have to wait is not retried by itself",
         _SUBDAG_RETRY,
-        '        if now.state != "released":\n',
-        '        if now.state == "none":\n',
-        (
-            f"{_DAG}/test_sub_dag_retries.py::test_a_child_is_not_retried_while_its_node_would_wait_for_what_was_undone",
-        ),
+        '        if node.state != "released":\n',
+        '        if node.state == "none":\n',
+        (f"{_REFUSED}::test_a_child_is_not_retried_while_its_node_would_wait_for_what_was_undone",),
+    ),
+    Mutation(
+        "place-of-another",
+        "a child in whose place another one is to be made is not retried",
+        _SUBDAG_RETRY,
+        "    if node is None or node.item_id != child.id:\n",
+        "    if node is None:\n",
+        (f"{_REFUSED}::test_a_child_whose_node_a_caller_has_ended_does_not_run_again",),
     ),
     Mutation(
         "node-went-on",
         "a child is not retried for a generation that its node has left meanwhile",
-        _SUBDAG_RETRY,
-        "    if (dag.parent_generation or 0) >= above.parent.generation:\n",
-        "    if (dag.parent_generation or 0) > above.parent.generation:\n",
-        (
-            f"{_DAG}/test_sub_dag_retries.py::test_a_child_whose_node_has_to_wait_after_all_is_stopped_and_another_is_made",
-        ),
+        "services/dag/run/retry.py",
+        "        if parent is not None and parent.generation <= (dag.parent_generation or 0):\n",
+        "        if parent is not None and parent.generation < (dag.parent_generation or 0):\n",
+        (f"{_SUB_DAGS}::test_a_child_whose_node_has_to_wait_after_all_is_stopped_and_another_is_made",),
     ),
     Mutation(
-        "start-kept-back",
-        "a child that is retried by its own id is retried as its caller asks, not as its node would",
+        "about-to-go-on",
+        "a retry of a child takes nothing from one of its node",
         _SUBDAG_RETRY,
-        "            settlement.sends.remove(start)\n",
-        "            pass\n",
-        (f"{_DAG}/test_sub_dag_retries.py::test_a_child_is_retried_as_its_caller_asks",),
+        '            if above is None and node.state == "released":\n',
+        '            if above is None and node.state == "none":\n',
+        (f"{_SUB_DAGS}::test_what_a_retry_of_the_node_lets_run_again_does_so_beside_a_retry_of_the_child",),
+    ),
+    Mutation(
+        "retried-as-asked",
+        "a child is retried as its caller asks, also by who finds the row",
+        _DECISIONS,
+        "                await store.subdags.note_retry(self.tx, send)\n",
+        "                pass\n",
+        (f"{_SUB_DAGS}::test_a_child_is_retried_as_its_caller_asks_whoever_does_it",),
     ),
     Mutation(
         "unknown-parameters",

@@ -1,11 +1,10 @@
 """DAGs in the place of nodes, as tests make them and watch them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from services.dag.model import Dag, Send
+from services.dag.model import Dag, Retry, Send
 from services.dag.run.subdag_retry import Above
 from shared.errors import Unavailable
 from tests.support.dag_world import DagWorld
@@ -65,7 +64,7 @@ class Held:
 
 
 class Between:
-    """Something happens, once, when a node was released for its DAG's retry, and before that."""
+    """Something happens, once, when a node was released for its DAG's retry, and before that is retried."""
 
     def __init__(self, world: DagWorld, then: Callable[[], Awaitable[None]]) -> None:
         self._retries = world.duties.retrier._sub_dags
@@ -78,12 +77,11 @@ class Between:
     def __exit__(self, *_: object) -> None:
         self._retries._node_first = self._node_first  # type: ignore[method-assign]
 
-    @asynccontextmanager
-    async def _stopped(self, child: Dag) -> AsyncIterator[Above]:
+    async def _stopped(self, child: Dag, wanted: Retry) -> Above:
         self.__exit__()
-        async with self._node_first(child) as above:
-            await self._then()
-            yield above
+        above = await self._node_first(child, wanted)
+        await self._then()
+        return above
 
 
 async def _nothing(_shard: Any, _send: Send) -> None:
@@ -99,3 +97,48 @@ async def until(check: Any) -> None:
 async def drained(world: DagWorld) -> None:
     for results in world.loops.results.values():
         await results.drain()
+
+
+async def failed(world: DagWorld, *more: dict[str, Any]) -> tuple[str, str]:
+    """a, then a DAG of x and then y in the place of mid, then z: x has failed. The DAG and the child."""
+    nodes = [item("a"), sub("mid", {"x": [], "y": ["x"]}, "a"), item("z", "mid"), *more]
+    dag = await start(world, *nodes)
+    world.queue.ack("a", output=1)
+    await world.settle()
+    child = await child_of(world, dag, "mid")
+    world.queue.die("x")
+    await world.settle()
+    return dag, child
+
+
+async def finish(world: DagWorld, dag: str, *keys: str) -> None:
+    """These are delivered one after another, nothing beside them, and are all that is left."""
+    for key in keys:
+        assert world.queue.deliverable() == [key]
+        world.queue.ack(key, output=key)
+        await world.settle()
+    assert not world.queue.deliverable()
+    assert (await world.dag(dag))["state"] == "succeeded"
+
+
+async def refused(world: DagWorld, child: str, code: str = "dag_finished", **wanted: Any) -> None:
+    """The child is not retried, which changes nothing."""
+    before = await world.dag(child), world.queue.deliverable()
+    answer = await world.verb(child, "retry", wanted, expect=409)
+    assert (answer["code"], answer["outcome"]) == (code, "none"), answer
+    await world.settle()
+    await world.sweep()
+    assert (await world.dag(child), world.queue.deliverable()) == before
+
+
+async def run_out(world: DagWorld) -> list[str]:
+    """All that is delivered from now on, in its order."""
+    found: list[str] = []
+    await world.sweep()
+    while deliverable := sorted(world.queue.deliverable()):
+        found += deliverable
+        for key in deliverable:
+            world.queue.ack(key)
+        await world.settle()
+        await world.sweep()
+    return found

@@ -5,7 +5,8 @@ outbox rows carry what one must tell the other, each written in the transaction 
 without further effect when carried again:
 
     start   on the parent's shard, when the node is released: make the child, under the id that the node has
-            for it; or let a child that failed go on, for the node's next generation
+            for it; or let a child that has ended go on, for the node's next generation: all that failed in it, or
+            as whoever retried it by its own id has asked for
     stop    on the parent's shard, when the node is cancelled: cancel the child. One that is not made yet is
             made, empty and cancelled, so that a `start` on its way finds its place taken
     report  on the child's shard, when the child ends: end the node, in the generation the child runs for
@@ -101,15 +102,17 @@ class SubDags:
             return
         crash_point("after_child_made")
         if not made and (dag.parent_generation or 0) < send.generation:
-            await self._go_on(home, dag, parent)
+            await self._go_on(home, dag, parent, Retry() if send.retry is None else Retry.load(send.retry))
 
-    async def _go_on(self, home: Shard, dag: Dag, parent: Parent) -> None:
-        """A child that failed goes on for the node's next generation; one that cannot says so again."""
+    async def _go_on(self, home: Shard, dag: Dag, parent: Parent, wanted: Retry) -> None:
+        """A child that has ended goes on for the node's next generation; one that cannot says so again."""
         try:
-            await self._retrier.go_on(dag.namespace, dag.id, parent)
+            await self._retrier.go_on(dag.namespace, dag.id, wanted, parent)
         except DagCancelling as error:
             raise Unavailable(error.detail) from error
-        except (DagFinished, NothingToRetry):
+        except Unavailable:
+            raise
+        except ServiceError:
             await self._adopt(home, dag.id, parent)
 
     async def _adopt(self, home: Shard, dag_id: str, parent: Parent, *, cancel: bool = False) -> None:

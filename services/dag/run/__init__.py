@@ -9,7 +9,7 @@ decisions            one transaction's decisions about nodes, and everything tha
 completions          ends of nodes, from wherever they come
 control              hold, pause, close, cancel, skip, externals, deadlines
 retry                which nodes run again, each in a new generation
-subdag_retry         a child DAG that is retried by its own id: the node that it failed for goes first
+subdag_retry         a child DAG that is retried by its own id: the node that it ran for goes first
 reopening            how they are brought back: at once, or step by step
 cleanup              compensation and cleanup nodes, once all ordinary nodes have ended
 compensation_input   what a compensation is given of what it undoes

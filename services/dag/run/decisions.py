@@ -24,6 +24,7 @@ from services.dag.model import (
     Node,
     NodeNo,
     Ref,
+    Retry,
     Send,
     dag_of,
 )
@@ -79,6 +80,8 @@ class Settlement:
         self._timers: list[NodeNo] = []
         self._stopped_timers: list[NodeNo] = []
         self.timers_s: list[float] = []
+        # How DAGs in the place of nodes are to be retried that are released here.
+        self.retries: dict[NodeNo, Retry] = {}
 
     def join(self, other: Settlement) -> None:
         """Another one of this transaction, of other DAGs, is run; what it decided is told with this."""
@@ -255,6 +258,10 @@ class Settlement:
             await store.dags.set_tolerated(self.tx, self.dags[no])
         if self._changed or self._moved or self.sends:
             await self._write()
+        for send in self.sends if self.retries else ():
+            if send.action == "start" and send.no in self.retries:
+                send.retry = self.retries[send.no].dump()
+                await store.subdags.note_retry(self.tx, send)
         if self._told:
             await store.runs.append_ends(self.tx, self._told)
         # Their times count from when they were released, so that has to be written before.

@@ -9,6 +9,7 @@ continued in steps (`reopening`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import TypeVar
 
 from services.dag import queue_items, store
@@ -26,11 +27,12 @@ from services.dag.run import cleanup, reopening, unarchive
 from services.dag.run.context import Context, own
 from services.dag.run.decisions import Settlement
 from services.dag.run.reopening import BEGUN, ENDED, SPARED
-from services.dag.run.subdag_retry import NOBODY, Above, SubDagRetries, take_up
+from services.dag.run.subdag_retry import Above, SubDagRetries, take_up
 from services.dag.store.reopening import RetryPlan
 from shared.errors import FieldError, Invalid, pointer_to
 from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
+from shared.shards.shard_map import Shard
 
 T = TypeVar("T")
 
@@ -46,49 +48,53 @@ class Retrier:
         self._sub_dags = SubDagRetries(context, self._begin)
 
     async def retry(self, namespace: str, dag_id: str, wanted: Retry) -> Dag:
-        """Retry nodes. The node that a DAG has failed for goes first (`subdag_retry`).
+        """Retry nodes. The node that an ended DAG ran for goes first (`subdag_retry`).
 
         Raises:
             NothingToRetry: none of them failed, or has ended.
             DagCancelling: a cancel has not been confirmed yet.
-            DagFinished: the DAG was cancelled by call.
+            DagFinished: the DAG, or its parent, was cancelled by call, or its node has gone on without it.
             UnknownNode: a key that the DAG does not have.
             DagReopening: an earlier retry is still finding out what runs again.
-            ParentWaits: the DAG failed for a node that would have to wait now.
+            ParentWaits: the DAG ran for a node that would have to wait now.
             LimitExceeded: payloads for nodes that neither failed nor are named, with a retry that goes in steps.
             Invalid: a payload for a node that would not run again.
         """
         shard, dag_id = self._context.shard_of(dag_id)
         queue_shard = await self._context.queue_shard(shard)
+        work = partial(self._retried, namespace=namespace, dag_id=dag_id, shard=shard, wanted=wanted)
+        return await self._sub_dags.from_above(shard, wanted, partial(work, queue_shard=queue_shard))
 
-        async def work(tx: Transaction, above: Above | None) -> tuple[Settlement, Dag]:
-            dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
-            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
-            await self._begin(tx, settlement, dag, wanted, queue_shard, above)
-            await settlement.run()
-            return settlement, dag
-
-        return await self._sub_dags.from_above(shard, work)
-
-    async def go_on(self, namespace: str, dag_id: str, parent: Parent) -> None:
-        """Retry all that failed in a DAG whose node has begun a generation that it has not run for yet.
+    async def go_on(self, namespace: str, dag_id: str, wanted: Retry, parent: Parent) -> None:
+        """Retry a DAG whose node has begun a generation that it has not run for yet.
 
         Raises: as `retry`, but for `ParentWaits`.
         """
         shard, dag_id = self._context.shard_of(dag_id)
         queue_shard = await self._context.queue_shard(shard)
+        work = partial(self._retried, namespace=namespace, dag_id=dag_id, shard=shard, wanted=wanted)
+        above = Above(parent)
+        await unarchive.unarchived(self._context, shard, lambda tx: work(tx, above, queue_shard=queue_shard))
 
-        async def work(tx: Transaction) -> tuple[Settlement | None, None]:
-            dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
-            if (dag.parent_generation or 0) >= parent.generation:
-                return None, None
-            await store.subdags.adopt(tx, dag, parent)
-            settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
-            await self._begin(tx, settlement, dag, Retry(), queue_shard, NOBODY)
-            await settlement.run()
-            return settlement, None
-
-        await unarchive.unarchived(self._context, shard, work)
+    async def _retried(
+        self,
+        tx: Transaction,
+        above: Above | None,
+        *,
+        namespace: str,
+        dag_id: str,
+        shard: Shard,
+        wanted: Retry,
+        queue_shard: ShardNo,
+    ) -> tuple[Settlement | None, Dag]:
+        dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
+        parent = None if above is None else above.parent
+        if parent is not None and parent.generation <= (dag.parent_generation or 0):
+            return None, dag  # somebody else was ahead with the same
+        settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
+        await self._begin(tx, settlement, dag, wanted, queue_shard, above)
+        await settlement.run()
+        return settlement, dag
 
     async def _begin(
         self,
@@ -99,8 +105,8 @@ class Retrier:
         queue_shard: ShardNo,
         above: Above | None,
     ) -> None:
-        """Begin the new generations of a locked DAG's nodes; if it has failed for a node, it runs for what is
-        `above` it from now on.
+        """Begin the new generations of a locked DAG's nodes; one that had ended runs for what is `above` it from
+        now on.
 
         Raises: as `retry`, and `NodeFirst`.
         """
@@ -118,7 +124,7 @@ class Retrier:
         if dag.over and dag.key is None and await store.dags.content_of(tx, dag.no) is not None:
             raise DagFinished("another DAG has taken its key since, as `unique` lets it; create one of that key")
         found = await self._wanted(tx, dag, wanted)
-        await take_up(tx, dag, above)
+        had_ended = dag.over
         if isinstance(found, RetryPlan):
             await reopening.begin(self._context, settlement, dag, found, queue_shard)
             await self._set_payloads(tx, dag, wanted.payloads)
@@ -129,6 +135,11 @@ class Retrier:
             await self._reopen(tx, settlement, dag, nos, queue_shard)
             # What succeeded with the old ones is noted by now.
             await self._set_payloads(tx, dag, wanted.payloads, set(nos))
+        if had_ended and dag.verdict is None:
+            await take_up(tx, dag, above)
+        if wanted.below is not None and wanted.nodes is not None:
+            for node in (await store.dags.retry_named(tx, dag.no, wanted.nodes)).values():
+                settlement.retries[node.no] = wanted.below
 
     async def _wanted(self, tx: Transaction, dag: Dag, wanted: Retry) -> list[NodeNo] | RetryPlan:
         """All nodes that are to run again, ascending; or how to find them, when they are too many for one

@@ -1,15 +1,15 @@
-"""A failed child DAG that is retried by its own id: the node that it failed for begins its next generation first.
+"""A child DAG that has ended and is retried by its own id: the node that it ran for begins anew first.
 
 What runs for a node runs only while that is released, and no transaction spans both DAGs. So a retry goes from
 above: each level is tried, in a transaction that is rolled back, before anything is written further up; then the
-topmost node is released, and so on down to the DAG that was asked for. A crash between two levels leaves a node
-that is released, and its `start` row, by which its DAG goes on with all that failed in it.
+topmost node is released, with how its DAG is to be retried in its `start` row, and so on down to the DAG that was
+asked for. From the first commit on those rows alone bring it to its end: the call goes ahead of them, to answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -30,24 +30,21 @@ T = TypeVar("T")
 
 
 class Above(NamedTuple):
-    """What a DAG that failed for a node is to run for now: a generation of the node, in which that is released;
-    None where the node succeeded, or its DAG was cancelled. `start` is the row by which it would go on."""
+    """The generation of a node, released in it, that a DAG is to run for; None where its parent is gone."""
 
     parent: Parent | None
-    start: Send | None = None
 
 
 NOBODY: Final = Above(None)
 
-# Begins new generations of a locked DAG's nodes, for what is above it (`retry`). Raises NodeFirst.
-Begin = Callable[[Transaction, Settlement, Dag, Retry, ShardNo, Above | None], Awaitable[None]]
-
-# A transaction that retries a DAG, for what is above it.
+# A transaction that retries a DAG for what is above it, None where that was not asked for yet.
 Work = Callable[[Transaction, Above | None], Awaitable[tuple[Settlement | None, T]]]
+# Begins new generations of a locked DAG's nodes (`retry`).
+Begin = Callable[[Transaction, Settlement, Dag, Retry, ShardNo, Above | None], Awaitable[None]]
 
 
 class NodeFirst(Exception):
-    """This DAG has failed for a node, and it was not found out yet what becomes of that."""
+    """This DAG has ended, and its node is to begin its next generation before it runs again."""
 
     def __init__(self, dag: Dag) -> None:
         super().__init__(dag.id)
@@ -59,20 +56,20 @@ class _OnlyTried(Exception):
 
 
 async def take_up(tx: Transaction, dag: Dag, above: Above | None) -> None:
-    """Let a locked DAG that is retried run for what is above it; one that has not failed for a node is left.
+    """Let a locked DAG, which had ended and is begun anew, run for what is above it.
 
     Raises:
         NodeFirst: that was not asked for yet.
-        Unavailable: the DAG has ended anew meanwhile.
+        Unavailable: it has run for that, and has ended again, meanwhile.
     """
-    if dag.state != "failed" or dag.verdict is not None or dag.parent_dag is None:
+    if dag.parent_dag is None:
         return
     if above is None:
         raise NodeFirst(dag)
     if above.parent is None:
         return
-    if (dag.parent_generation or 0) >= above.parent.generation:
-        raise Unavailable("the DAG was retried, and has ended again, meanwhile; try again", retry_after_s=0.1)
+    if above.parent.generation <= (dag.parent_generation or 0):
+        raise Unavailable("the DAG has ended again meanwhile; try again", retry_after_s=0.1)
     await store.subdags.adopt(tx, dag, above.parent)
 
 
@@ -84,14 +81,15 @@ class SubDagRetries:
         self._settings = context.settings
         self._begin = begin
 
-    async def from_above(self, shard: Shard, work: Work[T]) -> T:
-        """Run a transaction that retries a DAG; where that has failed for a node, once the node is released again.
+    async def from_above(self, shard: Shard, wanted: Retry, work: Work[T]) -> T:
+        """Run a transaction that retries a DAG, once its node is released if it had ended for one.
 
         Raises:
             ParentWaits: the node would have to wait.
             DagCancelling: a cancel of the parent, or of the node, has not been confirmed yet.
+            DagFinished: the parent was cancelled, or the node has gone on without this DAG.
             DagReopening: an earlier retry of the parent is still finding out what runs again.
-            DagThawing, Unavailable: the parent cannot be written now.
+            DagThawing, Unavailable: the parent cannot be written now, or lets the DAG go on just now.
         """
 
         async def only_try(tx: Transaction) -> tuple[None, None]:
@@ -103,73 +101,72 @@ class SubDagRetries:
         except NodeFirst as found:
             with suppress(_OnlyTried):
                 await unarchive.unarchived(self._context, shard, only_try)
-            async with self._node_first(found.dag) as above:
-                return await unarchive.unarchived(self._context, shard, lambda tx: work(tx, above))
+            above = await self._node_first(found.dag, wanted)
+            return await unarchive.unarchived(self._context, shard, lambda tx: work(tx, above))
 
-    @asynccontextmanager
-    async def _node_first(self, child: Dag) -> AsyncIterator[Above]:
-        """While this is entered, the node's `start` row is not on its way. It is sent where this is left by an
-        exception: the child goes on by it."""
-        home = self._home(child)
-        queue_shard = await self._context.queue_shard(home)
-        try:
-            above = await self.from_above(
-                home, partial(self._take, child=child, home=home, queue_shard=queue_shard)
-            )
-        except (DagFinished, NothingToRetry, Managed):
-            above = NOBODY
-        start = [above.start] if above.start is not None else []
-        try:
-            yield above
-        except BaseException:
-            self._context.dispatch(home, start)
-            raise
-        self._context.forget(home, start, [])
-
-    async def _take(
-        self, tx: Transaction, above: Above | None, *, child: Dag, home: Shard, queue_shard: ShardNo
-    ) -> tuple[Settlement | None, Above]:
-        found = await self._locked(tx, child)
-        if found is None:
-            return None, NOBODY
-        dag, node = found
-        settlement = Settlement(tx, [dag], self._settings, self._context.home(home))
-        if node.state not in UNFINISHED:
-            await self._begin(tx, settlement, dag, Retry([node.key]), queue_shard, above)
-        elif dag.state == "cancelling" or node.by_call:
-            raise DagCancelling(f"a cancel of node {node.key!r} of DAG {dag.id}, its parent, is not confirmed yet")
-        elif node.state == "released" and node.generation == child.parent_generation:
-            # It has not been told of the child's end yet, and need not be.
-            await store.subdags.set_generation(tx, node.no, node.generation + 1)
-            settlement.renewed(dag, Ref(node.no, node.generation + 1))
-            settlement.sends.append(Send(node.no, node.generation + 1, "start", child.id, dag.namespace))
-        await settlement.run()
-        now = await store.subdags.node_of_child(tx, dag, node.key)
-        if now is None or now.item_id != child.id:
-            raise NothingToRetry("another DAG is to be made in the node's place")
-        if now.state != "released":
-            raise ParentWaits(
-                f"node {node.key!r} of DAG {dag.id}, for which it failed, would have to wait now: retry that "
-                "node, or what it waits for, there; this DAG goes on when the node is released"
-            )
-        start = next((each for each in settlement.sends if (each.no, each.action) == (now.no, "start")), None)
-        if start is not None:
-            # The row stays, should this process end. Sent now, it would let the child go on before the call does.
-            settlement.sends.remove(start)
-        return settlement, Above(Parent(dag.id, node.key, now.generation, child.depth), start)
-
-    async def _locked(self, tx: Transaction, child: Dag) -> tuple[Dag, ParentNode] | None:
-        """The parent, and the node, if the child is in its place."""
+    async def _node_first(self, child: Dag, wanted: Retry) -> Above:
+        """Release the node of a DAG that is to be retried so."""
         assert child.parent_dag is not None and child.parent_node is not None, "it has a parent"
-        dags = await store.dags.lock_dags(tx, [child.parent_dag])
-        if not dags:
-            return None
-        await unarchive.check(tx, dags[0])
-        node = await store.subdags.node_of_child(tx, dags[0], child.parent_node)
-        return None if node is None or node.item_id != child.id else (dags[0], node)
-
-    def _home(self, child: Dag) -> Shard:
-        assert child.parent_dag is not None, "it has a parent"
         home = self._context.shards.get(ids.shard_of(child.parent_dag))
         assert home is not None, "the parent lives where its id says"
-        return home
+        queue_shard = await self._context.queue_shard(home)
+        take = partial(self._take, child=child, wanted=wanted, home=home, queue_shard=queue_shard)
+        try:
+            return await self.from_above(home, Retry([child.parent_node], below=wanted), take)
+        except DagFinished as error:
+            raise DagFinished(f"of its parent, {child.parent_dag}: {error.detail}") from error
+        except DagCancelling as error:
+            raise DagCancelling(f"of its parent, {child.parent_dag}: {error.detail}") from error
+        except (NothingToRetry, Managed) as error:
+            raise DagFinished(
+                f"node {child.parent_node!r} of DAG {child.parent_dag}, for which it ran, has gone on without it: "
+                "retry that DAG `from` this node"
+            ) from error
+
+    async def _take(
+        self,
+        tx: Transaction,
+        above: Above | None,
+        *,
+        child: Dag,
+        wanted: Retry,
+        home: Shard,
+        queue_shard: ShardNo,
+    ) -> tuple[Settlement | None, Above]:
+        dags = await store.dags.lock_dags(tx, [child.parent_dag or ""])
+        if not dags:
+            return None, NOBODY
+        [dag] = dags
+        await unarchive.check(tx, dag)
+        node = await _node_of(tx, dag, child)
+        generation = node.generation + 1
+        settlement = Settlement(tx, dags, self._settings, self._context.home(home))
+        if node.state not in UNFINISHED:
+            await self._begin(tx, settlement, dag, Retry([node.key], below=wanted), queue_shard, above)
+        elif dag.state == "cancelling" or node.by_call:
+            raise DagCancelling(f"a cancel of node {node.key!r} is not confirmed yet")
+        elif node.generation > (child.parent_generation or 0):
+            if above is None and node.state == "released":
+                raise Unavailable("the DAG is about to go on with its node; try again", retry_after_s=0.1)
+        elif node.state == "released":
+            # It has not been told of the child's end yet, and need not be.
+            await store.subdags.set_generation(tx, node.no, generation)
+            settlement.renewed(dag, Ref(node.no, generation))
+            settlement.sends.append(Send(node.no, generation, "start", child.id, dag.namespace))
+            settlement.retries[node.no] = wanted
+        await settlement.run()
+        node = await _node_of(tx, dag, child)
+        if node.state != "released":
+            raise ParentWaits(
+                f"node {node.key!r} of DAG {dag.id}, for which it ran, would have to wait now: retry that node, "
+                "or what it waits for, there; this DAG goes on when the node is released"
+            )
+        return settlement, Above(Parent(dag.id, node.key, node.generation, child.depth))
+
+
+async def _node_of(tx: Transaction, dag: Dag, child: Dag) -> ParentNode:
+    assert child.parent_node is not None, "it has a parent"
+    node = await store.subdags.node_of_child(tx, dag, child.parent_node)
+    if node is None or node.item_id != child.id:
+        raise DagFinished(f"another DAG has its place at node {child.parent_node!r}, or is to be made there")
+    return node

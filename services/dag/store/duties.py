@@ -48,7 +48,10 @@ async def claim_overdue(
     rows = await shard.pool.fetch(
         SQL.claim_overdue, rows_max=rows_max, bytes_max=bytes_max, retry_s=retry_s, retry_s_max=retry_s_max
     )
-    return [Send(*row) for row in rows]
+    return [
+        Send(no, generation, action, item_id, namespace, inputs, retry=retry)
+        for no, generation, action, item_id, namespace, inputs, retry in rows
+    ]
 
 
 async def delete_sent(shard: Shard, sends: Sequence[Send], added: Sequence[int]) -> None:

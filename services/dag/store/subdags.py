@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.dag.model import Dag, DagNo, NodeNo, Parent
+from services.dag.model import Dag, DagNo, NodeNo, Parent, Send
 from services.dag.store.archive import everywhere
 from services.dag.store.dags import SQL
 from shared.postgres.connections import Transaction
@@ -52,6 +52,11 @@ async def node_of_child(tx: Transaction, dag: Dag, key: str) -> ParentNode | Non
 async def set_generation(tx: Transaction, no: NodeNo, generation: int) -> None:
     """Let a node be in this generation, and otherwise as it is."""
     await tx.fetch(SQL.set_generation, no=no, generation=generation)
+
+
+async def note_retry(tx: Transaction, send: Send) -> None:
+    """Write into a row that was just written how the DAG that is there is to be retried."""
+    await tx.fetch(SQL.note_retry, node_no=send.no, generation=send.generation, retry=send.retry)
 
 
 async def adopt(tx: Transaction, dag: Dag, parent: Parent) -> None:

@@ -5,12 +5,26 @@ from typing import Any
 
 import pytest
 
-from services.dag.model import Parent, Send
+from services.dag.model import Parent, Retry, Send
 from shared.errors import Unavailable
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Databases
 from tests.support.queue_fake import FakeQueue
-from tests.support.sub_dags import Between, Held, SlowReport, child_of, drained, item, start, sub, until
+from tests.support.sub_dags import (
+    Between,
+    Held,
+    SlowReport,
+    child_of,
+    drained,
+    failed,
+    finish,
+    item,
+    refused,
+    run_out,
+    start,
+    sub,
+    until,
+)
 
 
 @pytest.fixture
@@ -115,66 +129,100 @@ async def test_two_who_retry_a_child_at_once_retry_it_once(world: DagWorld) -> N
     dag, child = await failed(world)
 
     async def another() -> None:
-        await world.verb(child, "retry")
-        await world.settle()
+        assert (await world.verb(child, "retry", expect=503))["code"] == "unavailable"
 
-    with Between(world, another):
-        answer = await world.verb(child, "retry", expect=409)
-    assert answer["code"] == "nothing_to_retry"
-    await world.settle()
+    with Held(world), Between(world, another):
+        await world.verb(child, "retry")
+    assert (await world.verb(child, "retry", expect=409))["code"] == "nothing_to_retry"
+    await world.sweep()
     assert (await world.node(dag, "mid"))["generation"] == 2
     await finish(world, dag, "x", "y", "z")
 
 
-async def test_a_child_is_retried_as_its_caller_asks(world: DagWorld) -> None:
-    """Its node alone would have all of it run again that failed."""
+async def test_what_a_retry_of_the_node_lets_run_again_does_so_beside_a_retry_of_the_child(
+    world: DagWorld,
+) -> None:
     dag = await start(world, sub("mid", {"x": [], "other": []}))
     child = await child_of(world, dag, "mid")
     world.queue.die("x")
     world.queue.die("other")
     await world.settle()
-    with Between(world, world.settle):
-        await world.verb(child, "retry", {"nodes": ["x"], "payloads": {"x": "mended"}})
+    with Held(world):
+        await world.verb(dag, "retry")
+        await world.verb(child, "retry", {"nodes": ["x"]}, expect=503)
+    await world.sweep()
+    assert sorted(world.queue.deliverable()) == ["other", "x"]
+
+
+@pytest.mark.parametrize("ends", ["carried", "refused", "killed"])
+@pytest.mark.parametrize("levels", [1, 2])
+async def test_a_child_is_retried_as_its_caller_asks_whoever_does_it(
+    world: DagWorld, ends: str, levels: int
+) -> None:
+    """Between the two the row is carried, the child cannot be written, or the process ends. The node alone would
+    have all of it run again that failed."""
+    inner = sub("mid", {"x": [], "other": []})
+    dag = await start(world, inner if levels == 1 else {"key": "top", "dag": {"nodes": [inner, item("w")]}})
+    middle = dag if levels == 1 else await child_of(world, dag, "top")
+    child = await child_of(world, middle, "mid")
+    for key in ("x", "other", "w")[: levels + 1]:
+        world.queue.die(key)
     await world.settle()
+
+    async def stop() -> None:
+        if ends == "carried":
+            await world.settle()
+        else:
+            raise Unavailable("the child's shard is away")
+
+    held = Held(world)
+    if ends == "killed":
+        held.__enter__()
+    wanted = {"nodes": ["x"], "payloads": {"x": "mended"}}
+    with Between(world, stop):
+        await world.verb(child, "retry", wanted, expect=200 if ends == "carried" else 503)
+    if ends == "killed":
+        held.__exit__()
+    await world.settle()
+    await world.sweep()
     assert world.queue.deliverable() == ["x"]
     assert world.queue.item_of("x").body["payload"] == "mended"
+    assert (await world.states(middle))["mid"] == "released"
 
 
-async def test_a_child_is_not_retried_while_its_node_is_being_cancelled(world: DagWorld) -> None:
-    dag = await start(world, sub("mid", {"x": []}), item("z"))
-    child = await child_of(world, dag, "mid")
-    with Held(world):
-        world.queue.die("x")
-        await world.settle()
-        await world.verb(dag, "nodes/cancel", {"nodes": ["mid"]}, expect=202)
-        answer = await world.verb(child, "retry", expect=409)
-        assert answer["code"] == "dag_cancelling" and "'mid'" in answer["detail"]
-    await world.sweep()
-    assert world.queue.deliverable() == ["z"]
-    assert (await world.states(dag))["mid"] == "failed", "its end came first"
-    await world.verb(child, "retry")
+@pytest.mark.parametrize("cleans", ["child", "middle"])
+async def test_a_child_with_cleanup_takes_its_node_along(world: DagWorld, cleans: str) -> None:
+    clean = {"key": "clean", "topic": "work", "run_on": "always"}
+    inner = sub("mid", {"x": []})
+    outer: dict[str, Any] = {"key": "top", "dag": {"nodes": [inner]}, "upstream": ["a"]}
+    (inner if cleans == "child" else outer)["dag"]["nodes"].append(clean)
+    dag = await start(world, item("a"), outer, item("z", "top"))
+    world.queue.ack("a")
     await world.settle()
-    assert sorted(world.queue.deliverable()) == ["x", "z"]
-
-
-async def test_a_child_whose_parent_was_cancelled_or_succeeded_runs_by_itself(world: DagWorld) -> None:
-    dag = await start(world, sub("mid", {"x": []}), item("z"))
-    child = await child_of(world, dag, "mid")
+    middle = await child_of(world, dag, "top")
+    low = await child_of(world, middle, "mid")
     world.queue.die("x")
     await world.settle()
-    await world.verb(dag, "cancel", expect=202)
+    world.queue.ack("clean")
     await world.settle()
-    await world.verb(child, "retry")
+    assert (await world.dag(dag))["state"] == "failed"
+    await world.verb(dag, "retry", {"from": ["a"]})
+    await refused(world, low, "parent_waits")
+    world.queue.die("a")
+    await run_out(world)
+    await world.verb(dag, "retry")
     await world.settle()
-    world.queue.ack("x")
+    world.queue.ack("a")
     await world.settle()
-    assert (await world.dag(child))["state"] == "succeeded"
-    assert (await world.states(dag)) == {"mid": "failed", "z": "cancelled"}
-    await world.verb(child, "retry", {"all": True})
+    low = await child_of(world, await child_of(world, dag, "top"), "mid")
+    world.queue.die("x")
     await world.settle()
-    world.queue.ack("x")
+    world.queue.ack("clean")
     await world.settle()
-    assert (await world.dag(dag))["state"] == "cancelled"
+    assert (await world.dag(dag))["state"] == "failed"
+    await world.verb(low, "retry")
+    assert await run_out(world) == ["x", "clean", "z"]
+    assert (await world.dag(dag))["state"] == "succeeded"
 
 
 async def test_a_report_that_comes_when_its_dag_runs_again_says_nothing(world: DagWorld) -> None:
@@ -212,71 +260,10 @@ async def test_a_child_goes_on_once_for_each_generation_of_its_node(world: DagWo
     world.queue.die("x")
     await world.settle()
     assert (await world.dag(child))["state"] == "failed"
-    await world.duties.sub_dags._retrier.go_on("default", child, Parent(dag, "mid", 2, 1))
+    await world.duties.sub_dags._retrier.go_on("default", child, Retry(), Parent(dag, "mid", 2, 1))
     await world.settle()
     assert (await world.dag(child))["state"] == "failed"
     assert not world.queue.deliverable()
-
-
-async def failed(world: DagWorld, *more: dict[str, Any]) -> tuple[str, str]:
-    """a, then a DAG of x and then y in the place of mid, then z: x has failed. The DAG and the child."""
-    nodes = [item("a"), sub("mid", {"x": [], "y": ["x"]}, "a"), item("z", "mid"), *more]
-    dag = await start(world, *nodes)
-    world.queue.ack("a", output=1)
-    await world.settle()
-    child = await child_of(world, dag, "mid")
-    world.queue.die("x")
-    await world.settle()
-    return dag, child
-
-
-async def finish(world: DagWorld, dag: str, *keys: str) -> None:
-    """These are delivered one after another, nothing beside them, and are all that is left."""
-    for key in keys:
-        assert world.queue.deliverable() == [key]
-        world.queue.ack(key, output=key)
-        await world.settle()
-    assert not world.queue.deliverable()
-    assert (await world.dag(dag))["state"] == "succeeded"
-
-
-async def test_a_child_is_not_retried_while_its_node_would_wait_for_what_was_undone(world: DagWorld) -> None:
-    dag, child = await failed(world, {"key": "undo", "topic": "work", "compensates": "a"})
-    world.queue.ack("undo")
-    await world.settle()
-    assert (await world.dag(dag))["state"] == "failed"
-    answer = await world.verb(child, "retry", expect=409)
-    assert answer["code"] == "parent_waits"
-    assert dag in answer["detail"] and "'mid'" in answer["detail"]
-    await world.settle()
-    assert not world.queue.deliverable() and (await world.dag(dag))["state"] == "failed"
-    await world.verb(dag, "retry")
-    await world.settle()
-    assert (await world.verb(child, "retry", expect=409))["code"] == "parent_waits"
-    await finish(world, dag, "a", "x", "y", "z")
-    assert await child_of(world, dag, "mid") == child
-
-
-@pytest.mark.parametrize("keeps", ["pause", "hold above"])
-async def test_a_child_is_not_retried_while_its_node_is_kept_back(world: DagWorld, keeps: str) -> None:
-    dag = await start(world, {"key": "top", "dag": {"nodes": [sub("mid", {"x": []}), item("w")]}}, item("v"))
-    middle = await child_of(world, dag, "top")
-    low = await child_of(world, middle, "mid")
-    world.queue.die("x")
-    if keeps != "pause":
-        world.queue.die("w")
-    await world.settle()
-    kept = middle if keeps == "pause" else dag
-    await world.verb(kept, "pause")
-    assert (await world.verb(low, "retry", expect=409))["code"] == "parent_waits"
-    await world.verb(kept, "resume")
-    await world.verb(low, "retry")
-    await world.settle()
-    assert (await world.states(middle))["mid"] == (await world.states(dag))["top"] == "released"
-    for key in [key for key in ("x", "w", "v") if key in world.queue.deliverable()]:
-        world.queue.ack(key)
-    await world.settle()
-    assert (await world.states(middle))["mid"] == "succeeded"
 
 
 @pytest.mark.parametrize("stopped", ["before", "after"])
@@ -286,19 +273,18 @@ async def test_a_child_whose_node_has_to_wait_after_all_is_stopped_and_another_i
     """Its parent is retried from further up between the two, and says so to the child before that is retried, or
     after."""
     dag, child = await failed(world)
+    held = Held(world)
 
     async def from_further_up() -> None:
         await world.verb(dag, "retry", {"from": ["a"]})
         if stopped == "before":
-            await world.settle()
+            held.__exit__()
+            await world.sweep()
 
+    held.__enter__()
     with Between(world, from_further_up):
-        if stopped == "before":
-            assert (await world.verb(child, "retry", expect=503))["code"] == "unavailable"
-        else:
-            with Held(world):
-                await world.verb(child, "retry")
-                await world.settle()
+        await world.verb(child, "retry")
+    held.__exit__()
     await world.settle()
     await world.sweep()
     assert world.queue.deliverable() == ["a"], "what the child had begun is taken back, and nothing is early"
@@ -346,42 +332,6 @@ async def test_a_child_that_was_retried_before_its_parent_was_cancelled_does_not
     assert (await world.dag(child))["state"] == (await world.dag(dag))["state"] == "cancelled"
 
 
-@pytest.mark.parametrize("ends", ["refused", "killed"])
-async def test_a_child_of_which_only_the_node_was_begun_goes_on_with_that(world: DagWorld, ends: str) -> None:
-    dag, child = await failed(world)
-
-    async def stop() -> None:
-        raise Unavailable("the child's shard is away")
-
-    with Between(world, stop):
-        if ends == "killed":
-            world.duties.context.dispatch, dispatch = _forgotten, world.duties.context.dispatch  # type: ignore[method-assign]
-        await world.verb(child, "retry", expect=503)
-    if ends == "killed":
-        world.duties.context.dispatch = dispatch  # type: ignore[method-assign]
-        await world.settle()
-        assert not world.queue.deliverable()
-        await world.sweep()
-    await world.settle()
-    await finish(world, dag, "x", "y", "z")
-    assert await child_of(world, dag, "mid") == child
-
-
-def _forgotten(_shard: Any, _sends: list[Send]) -> None:
-    """What a process does that ends before it sends them."""
-
-
-async def test_a_child_is_not_retried_while_its_parent_is_cleaning_up(world: DagWorld) -> None:
-    dag, child = await failed(world, {"key": "clean", "topic": "work", "run_on": "always"})
-    assert world.queue.deliverable() == ["clean"]
-    assert (await world.verb(child, "retry", expect=409))["code"] == "dag_cancelling"
-    world.queue.ack("clean")
-    await world.settle()
-    await world.verb(child, "retry")
-    await world.settle()
-    await finish(world, dag, "x", "y", "z", "clean")
-
-
 @pytest.fixture
 async def slow(databases: Databases) -> AsyncIterator[DagWorld]:
     """A service to which a retry of over three nodes is a large one."""
@@ -397,19 +347,6 @@ async def slow(databases: Databases) -> AsyncIterator[DagWorld]:
 
 BELOW = [f"z{n}" for n in range(5)]
 BESIDE = [f"b{n}" for n in range(5)]
-
-
-async def run_out(world: DagWorld) -> list[str]:
-    """All that is delivered from now on, in its order."""
-    found: list[str] = []
-    await world.sweep()
-    while deliverable := sorted(world.queue.deliverable()):
-        found += deliverable
-        for key in deliverable:
-            world.queue.ack(key)
-        await world.settle()
-        await world.sweep()
-    return found
 
 
 async def test_a_child_whose_parent_is_reopened_in_steps_is_retried_there(slow: DagWorld) -> None:
@@ -439,22 +376,3 @@ async def test_a_child_whose_node_is_reopened_in_steps_meanwhile_is_stopped(slow
     assert await run_out(slow) == ["a", *BESIDE, "x", "y", "z"]
     assert await child_of(slow, dag, "mid") != child
     assert (await slow.dag(dag))["state"] == "succeeded"
-
-
-async def test_a_child_whose_parent_runs_for_nobody_takes_only_that_along(world: DagWorld) -> None:
-    dag = await start(world, {"key": "top", "dag": {"nodes": [sub("mid", {"x": [], "y": ["x"]})]}}, item("w"))
-    middle = await child_of(world, dag, "top")
-    low = await child_of(world, middle, "mid")
-    world.queue.die("x")
-    await world.settle()
-    await world.verb(dag, "cancel", expect=202)
-    await world.settle()
-    await world.verb(low, "retry")
-    await world.settle()
-    await world.sweep()
-    for key in ("x", "y"):
-        assert world.queue.deliverable() == [key]
-        world.queue.ack(key)
-        await world.settle()
-    assert (await world.dag(low))["state"] == (await world.dag(middle))["state"] == "succeeded"
-    assert (await world.states(dag))["top"] == "failed"

@@ -23,7 +23,7 @@ FROM (SELECT shard_now() AS at OFFSET 0) AS n;
 -- Rows that nobody has sent yet, as many as come before their inputs take so many bytes together, and one; they come
 -- again later, each time after a longer pause.
 WITH due AS MATERIALIZED (
-    SELECT ctid AS tid, due_at, coalesce(octet_length(inputs), 0) AS size
+    SELECT ctid AS tid, due_at, coalesce(octet_length(inputs), 0) + coalesce(octet_length(retry), 0) AS size
     FROM outbox WHERE due_at <= (SELECT shard_now())
     ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED),
 sized AS (SELECT tid, size, sum(size) OVER (ORDER BY due_at, tid) AS bytes FROM due),
@@ -31,8 +31,8 @@ claimed AS (
     UPDATE outbox SET tries = tries + 1,
         due_at = shard_now() + make_interval(secs => least($3::float8 * power(2, least(tries, 20)), $4::float8))
     WHERE ctid = ANY(ARRAY(SELECT tid FROM sized WHERE bytes - size < $2))
-    RETURNING node_no, generation, action, item_id::text, inputs)
-SELECT c.node_no, c.generation, c.action, c.item_id, d.namespace, c.inputs
+    RETURNING node_no, generation, action, item_id::text, inputs, retry)
+SELECT c.node_no, c.generation, c.action, c.item_id, d.namespace, c.inputs, c.retry
 FROM claimed c CROSS JOIN LATERAL (SELECT namespace FROM dag WHERE no = c.node_no >> 22 OFFSET 0) AS d;
 
 -- name: delete_sent(node_nos, generations, actions, added)

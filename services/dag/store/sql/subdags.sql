@@ -20,6 +20,9 @@ SELECT no, key, item_id::text, state, generation, by_call FROM node WHERE dag_no
 -- name: set_generation(no, generation)
 UPDATE node SET generation = $2 WHERE no = $1;
 
+-- name: note_retry(node_no, generation, retry)
+UPDATE outbox SET retry = $3 WHERE node_no = $1 AND generation = $2 AND action = 'start';
+
 -- name: dag_by_no(no)
 SELECT {dag_columns}
 FROM dag WHERE no = $1;
