@@ -30,7 +30,7 @@ from shared.admission.connection_priority import Urgency
 from shared.admission.delay import Standing, overloaded
 from shared.admission.fairness import FairLine
 from shared.clock import SystemClock, turn
-from shared.errors import Invalid, ShardUnavailable
+from shared.errors import Invalid, ServiceError, ShardUnavailable
 from shared.postgres.connections import Pool
 
 E = TypeVar("E")
@@ -82,13 +82,15 @@ class Late(ShardUnavailable):
         self.ended = ended
 
 
-class Patience(NamedTuple, Generic[R]):
+class Patience(NamedTuple, Generic[E, R]):
     """For how long calls wait for a flush, in it or behind it; who is told that it takes longer, again and again
-    while it goes on; and who takes the results of a call that is not there any more, with its tenant."""
+    while it goes on; and who takes the results of a call that is not there any more, or what was asked of a flush
+    that may have been done, with its tenant."""
 
     wait_s: Callable[[], float]
     late: Callable[[], None]
     unheard: Callable[[Hashable, Sequence[R]], None]
+    unsure: Callable[[Hashable, Sequence[E]], None]
 
 
 class _Call(msgspec.Struct, Generic[E, R]):
@@ -135,7 +137,7 @@ class Batcher(Generic[E, R]):
         pool: Pool | None = None,
         *,
         tags: Callable[[Sequence[E]], Set[Hashable]] | None = None,
-        patience: Patience[R] | None = None,
+        patience: Patience[E, R] | None = None,
     ) -> None:
         self._flush = flush
         self._limits = limits
@@ -269,7 +271,9 @@ class Batcher(Generic[E, R]):
         finally:
             weight.task, weight.flying = None, _UNTAGGED
 
-    async def _flush_watched(self, weight: _Weight[E, R], calls: list[_Call[E, R]], patience: Patience[R]) -> None:
+    async def _flush_watched(
+        self, weight: _Weight[E, R], calls: list[_Call[E, R]], patience: Patience[E, R]
+    ) -> None:
         weight.carried, weight.since_s = calls, _clock.monotonic_s()
         if weight.timer is None:
             weight.timer = self._loop.call_later(patience.wait_s(), self._look, weight, patience)
@@ -281,7 +285,7 @@ class Batcher(Generic[E, R]):
                 weight.ended.set_result(None)
                 weight.ended = None
 
-    def _look(self, weight: _Weight[E, R], patience: Patience[R]) -> None:
+    def _look(self, weight: _Weight[E, R], patience: Patience[E, R]) -> None:
         """Nobody waits any more for a flush that takes too long."""
         weight.timer = None
         if not weight.carried:
@@ -312,6 +316,8 @@ class Batcher(Generic[E, R]):
         except Exception as error:
             for call in calls:
                 _fail(call.future, error)
+                if self._patience is not None and isinstance(error, ServiceError) and error.outcome == "unknown":
+                    self._patience.unsure(call.tenant, call.entries)
             return
         if len(calls) == 1 and not calls[0].future.done():
             calls[0].future.set_result(results)

@@ -244,6 +244,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_LEFT}::test_what_is_given_back_to_a_home_that_has_moved_is_given_back_to_the_new_one",),
     ),
     Mutation(
+        "room-of-the-unknown",
+        "what may be leased to nobody has the room of its key",
+        "services/queue/dispatch/gated_claims.py",
+        "kept = got if is_known else {key.id for key in through.keys}",
+        "kept = got",
+        (f"{_LEFT}::test_what_may_be_leased_to_nobody_has_the_room_of_its_key_until_it_is_handed_back",),
+    ),
+    Mutation(
+        "hand-back-unsure",
+        "what a claim leased whose answer was lost is handed back",
+        "services/queue/dispatch/claiming.py",
+        "for key in claim.keys\n        ]\n        self._give_back(str(namespace), unused)\n",
+        "for key in claim.keys\n        ]\n        assert unused\n",
+        ("integration/queue/test_hand_backs.py::test_what_a_claim_leased_whose_answer_was_lost_is_handed_back",),
+    ),
+    Mutation(
         "limits-keys-in-time",
         "who asks for fairness keys waits no longer than the call",
         _IN_TIME,

@@ -66,7 +66,8 @@ class _Entry(NamedTuple):
     @property
     def bytes(self) -> int:
         """About what it takes in memory."""
-        return 256 + len(self.send.inputs or "") + (len(self.send.item.spec) if self.send.item else 0)
+        item = self.send.item
+        return 256 + sum(map(len, (self.send.inputs or "", self.send.retry or "", item.spec if item else "")))
 
     @property
     def stands(self) -> bool:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 from services.queue.dispatch.claim_flushes import by_shard, claimer
 from services.queue.dispatch.direct_handoff import Line
 from services.queue.dispatch.resting_shards import Resting
-from services.queue.model import Claim, Key, TopicId
+from services.queue.model import LEASE_S, Claim, Key, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Claimed, Group, Leased, Unused
 from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
 from shared.admission.delay import overloaded
+from shared.clock import Clock
 from shared.errors import Overloaded, Unavailable
 from shared.ids import ShardNo
 from shared.log import log
@@ -45,12 +47,14 @@ class Claims:
         self,
         settings: QueueSettings,
         rests: Resting,
+        clock: Clock,
         *,
         topic_id: Callable[[Line, ShardNo], Awaitable[TopicId | None]],
         give_back: Callable[[str, list[Unused]], None],
     ) -> None:
         self._settings = settings
         self._rests = rests
+        self._clock = clock
         self._topic_id = topic_id
         self._give_back = give_back
         self._flushes: dict[tuple[int, bool], Batcher[Claim, Claimed]] = {}
@@ -58,7 +62,7 @@ class Claims:
     def join(self, store: Store) -> None:
         """Serve one more shard."""
         late = partial(self._rest, store.number, "claims take too long")
-        patience = Patience(lambda: CLAIM_S_MAX, late, self._unheard)
+        patience = Patience(lambda: CLAIM_S_MAX, late, self._unheard, self._unsure)
         for relaxed in (False, True):
             pool = store.shard.relaxed if relaxed else store.pool
             self._flushes[store.number, relaxed] = Batcher(
@@ -96,6 +100,8 @@ class Claims:
             self._reread(shard, groups[shard], claimed)
             if claimed.is_cut:
                 leased.is_cut = True
+            if not claimed.is_known:
+                leased.unknown += 1
             if claimed.late is not None:
                 leased.late = [*leased.late, claimed.late]
         return [group for claimed in found.values() for group in claimed.groups]
@@ -171,3 +177,13 @@ class Claims:
         unused = [item for claimed in found for group in claimed.groups for item in group.unused()]
         if unused:
             self._give_back(str(namespace), unused)
+
+    def _unsure(self, namespace: Hashable, claims: Sequence[Claim]) -> None:
+        """What a shard may have leased whose answer was lost. Of what it has not, the token is nobody's."""
+        now_s = self._clock.wall_s()
+        unused = [
+            Unused(key.id, claim.token, datetime.fromtimestamp(now_s + (claim.lease_s or LEASE_S), UTC))
+            for claim in claims
+            for key in claim.keys
+        ]
+        self._give_back(str(namespace), unused)

@@ -73,7 +73,7 @@ class Dispatch:
             keep=self.keep,
             rests=self.rests,
         )
-        self.claims = Claims(settings, self.rests, topic_id=self.looking.topic_id, give_back=self.give_back)
+        self.claims = Claims(settings, self.rests, clock, topic_id=self.looking.topic_id, give_back=self.give_back)
         for store in stores:
             self.join(store)
 

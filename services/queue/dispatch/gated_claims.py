@@ -107,15 +107,17 @@ class GatedClaims:
         )
         if not granted.items:
             return False, granted.again_s
-        through = NOTHING
+        through, is_known, unknown_before = NOTHING, False, leased.unknown
         try:
             through = await self._through(line, granted.items, until_s)
             taken = [through.keys if j == i else [] for j in range(len(lines))]
             await self._claim(lines, taken, holder, leased, got)
+            is_known = leased.unknown == unknown_before
             missed = len(got) < len(through.keys) or (bool(through.aside) and line.aside < ASIDE_MAX)
             return missed, through.again_s
         finally:
-            await self._left(line, grant_token, granted, through, got, leased.late[lates_before:])
+            late = leased.late[lates_before:]
+            await self._left(line, grant_token, granted, through, got, late, is_known=is_known)
 
     def _left_s(self, until_s: float) -> float:
         return max(until_s - self._clock.monotonic_s(), HURRY_S)
@@ -171,16 +173,19 @@ class GatedClaims:
         through: Through,
         got: set[str],
         late: Sequence[asyncio.Future[None]],
+        *,
+        is_known: bool,
     ) -> None:
         """Also for a call that is cut short: nobody else knows of its grants. What is leased `late` takes its room
-        until then."""
+        until then; where it is not known what is leased, a key's gate asks for it."""
         pair = line.namespace, line.topic
+        kept = got if is_known else {key.id for key in through.keys}
 
         async def leave() -> None:
             if late:
                 await asyncio.wait(late)
             if through.granted:
-                await self._gates.of_keys.leave(pair, through.granted, got)
+                await self._gates.of_keys.leave(pair, through.granted, kept)
             if granted.is_kept:
                 # What is leased late, and given back, may be there yet.
                 at = None if late else set(by_shard(through.keys))

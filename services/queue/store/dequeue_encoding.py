@@ -98,9 +98,11 @@ class Claimed(NamedTuple):
 
 
 class Leased:
-    """The items of one call, by its demands. `late`: the ends of claims that it did not wait for."""
+    """The items of one call, by its demands. `late`: the ends of claims that it did not wait for; `unknown`: of
+    how many claims it is not known what they have leased."""
 
     late: Sequence[asyncio.Future[None]] = ()
+    unknown = 0
     lates_seen = 0
     left_s = 0.0  # of the call's time when it last heard of one
 

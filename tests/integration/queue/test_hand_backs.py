@@ -63,6 +63,19 @@ def hear(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return said
 
 
+def lose_answer(api: Api, shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next claim of this shard is done, and nobody hears of it."""
+    store = api.host.stores[shard]
+    claim = store.claim
+
+    async def lost(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(store, "claim", claim)
+        await claim(*args, **kwargs)
+        raise ShardUnavailable("the connection was cut", outcome="unknown")
+
+    monkeypatch.setattr(store, "claim", lost)
+
+
 async def given_up(api: Api, items: int, refusing: Refusing | None = None, **fields: Any) -> None:
     """A claim of so many that a call did not wait for; from then on its shard may be unwell."""
     await fill(api, 1, items, **fields)
@@ -71,6 +84,16 @@ async def given_up(api: Api, items: int, refusing: Refusing | None = None, **fie
         assert await claims_that_stand(api) == 1
         if refusing is not None:
             refusing.is_well = False
+
+
+@pytest.mark.parametrize("delivery", [{"max_attempts": 1}, {"delivery": "at_most_once"}])
+async def test_what_a_claim_leased_whose_answer_was_lost_is_handed_back(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch, delivery: dict[str, Any]
+) -> None:
+    await fill(own_api, 1, 5, **delivery)
+    lose_answer(own_api, 1, monkeypatch)
+    assert await shards_of(own_api.dequeue("t", 5)) == {}
+    await all_at_no_attempt(own_api, 5)
 
 
 @pytest.mark.parametrize("max_attempts", [0, 1])
