@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, NewType
+from typing import Any, Final, Literal, NamedTuple, NewType
 
 import msgspec
 
@@ -357,15 +357,21 @@ class Retry(NamedTuple):
 
     def dump(self) -> str:
         """As text, for `load`."""
-        below = None if self.below is None else self.below.dump()
-        told = [self.nodes, self.down_from, self.everything, dict(self.payloads), below]
-        return msgspec.json.encode(told).decode()
+        return msgspec.json.encode(self._told()).decode()
+
+    def _told(self) -> list[object]:
+        below = None if self.below is None else self.below._told()
+        return [self.nodes, self.down_from, self.everything, dict(self.payloads), below]
 
     @classmethod
     def load(cls, text: str) -> Retry:
         """What was dumped."""
-        nodes, down_from, everything, payloads, below = msgspec.json.decode(text)
-        return cls(nodes, down_from, everything, payloads, None if below is None else cls.load(below))
+        return cls._of(msgspec.json.decode(text))
+
+    @classmethod
+    def _of(cls, told: list[Any]) -> Retry:
+        nodes, down_from, everything, payloads, below = told
+        return cls(nodes, down_from, everything, payloads, None if below is None else cls._of(below))
 
 
 class Resolved(NamedTuple):

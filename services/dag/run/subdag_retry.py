@@ -21,7 +21,7 @@ from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.store.subdags import ParentNode
 from shared import ids
-from shared.errors import Unavailable
+from shared.errors import ServiceError, Unavailable
 from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
@@ -102,7 +102,12 @@ class SubDagRetries:
             with suppress(_OnlyTried):
                 await unarchive.unarchived(self._context, shard, only_try)
             above = await self._node_first(found.dag, wanted)
-            return await unarchive.unarchived(self._context, shard, lambda tx: work(tx, above))
+            try:
+                return await unarchive.unarchived(self._context, shard, lambda tx: work(tx, above))
+            except ServiceError as error:
+                if above.parent is not None:
+                    error.outcome = "unknown"  # by the row of its node it may be done yet
+                raise
 
     async def _node_first(self, child: Dag, wanted: Retry) -> Above:
         """Release the node of a DAG that is to be retried so."""
@@ -114,13 +119,18 @@ class SubDagRetries:
         try:
             return await self.from_above(home, Retry([child.parent_node], below=wanted), take)
         except DagFinished as error:
-            raise DagFinished(f"of its parent, {child.parent_dag}: {error.detail}") from error
+            raise DagFinished(
+                f"of its parent, {child.parent_dag}: {error.detail}", outcome=error.outcome
+            ) from error
         except DagCancelling as error:
-            raise DagCancelling(f"of its parent, {child.parent_dag}: {error.detail}") from error
+            raise DagCancelling(
+                f"of its parent, {child.parent_dag}: {error.detail}", outcome=error.outcome
+            ) from error
         except (NothingToRetry, Managed) as error:
             raise DagFinished(
                 f"node {child.parent_node!r} of DAG {child.parent_dag}, for which it ran, has gone on without it: "
-                "retry that DAG `from` this node"
+                "retry that DAG `from` this node",
+                outcome=error.outcome,
             ) from error
 
     async def _take(
@@ -158,8 +168,8 @@ class SubDagRetries:
         node = await _node_of(tx, dag, child)
         if node.state != "released":
             raise ParentWaits(
-                f"node {node.key!r} of DAG {dag.id}, for which it ran, would have to wait now: retry that node, "
-                "or what it waits for, there; this DAG goes on when the node is released"
+                f"node {node.key!r} of DAG {dag.id}, for which it ran, would not be released now: retry that "
+                "node, or what it waits for, there; this DAG goes on when the node is released"
             )
         return settlement, Above(Parent(dag.id, node.key, node.generation, child.depth))
 
