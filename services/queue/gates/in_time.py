@@ -102,6 +102,17 @@ class AtHome:
         self._at_once_max = at_once_max
         self._holding: dict[ShardNo, asyncio.Semaphore] = {}
         self._late: dict[Pair, asyncio.Task[object]] = {}
+        self._shut: set[Pair] = set()
+
+    def shut(self, pair: Pair, error: Unavailable) -> None:
+        """The gate of a topic did not answer, which is said once until it does."""
+        if pair not in self._shut:
+            self._shut.add(pair)
+            log.warning("nothing is handed out of a limited topic", topic=pair[1], detail=error.detail)
+
+    def opened(self, pair: Pair) -> None:
+        """It did."""
+        self._shut.discard(pair)
 
     async def run(
         self,
@@ -129,7 +140,9 @@ class AtHome:
                 task.add_done_callback(_told)
         if not task.done():
             raise _late(home)
-        return task.result()
+        found = task.result()
+        self.opened(pair)
+        return found
 
     async def _run(
         self,

@@ -28,7 +28,6 @@ from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.errors import ShardUnavailable, Unavailable
 from shared.ids import ShardNo, shard_of
-from shared.log import log
 from shared.postgres.connections import Transaction
 from shared.shards.map_file import slot_of
 from shared.shards.shard_map import ShardMap
@@ -307,14 +306,13 @@ class KeyGates:
         try:
             if limits.are_by_key:
                 return await self._homes.run(self._home(pair), pair, enter, until_s, undo)
-            within_s = until_s - self._clock.monotonic_s()
-            slow = await self._slow_keys(
-                pair, list(asked), within_s
-            )  # nothing but throttles: of these nothing is kept
-            return {lane: Let([], again_s=slow[lane]) if lane in slow else Let(ids) for lane, ids in asked.items()}
+            # Nothing but throttles: of these nothing is kept.
+            slow = await self._slow_keys(pair, list(asked), until_s - self._clock.monotonic_s())
         except Unavailable as error:
-            log.warning("nothing is handed out of limited keys", topic=pair[1], detail=error.detail)
+            self._homes.shut(pair, error)
             return dict.fromkeys(asked, Let([]))
+        self._homes.opened(pair)
+        return {lane: Let([], again_s=slow[lane]) if lane in slow else Let(ids) for lane, ids in asked.items()}
 
     async def _slow_keys(self, pair: Pair, keys: Sequence[str], within_s: float) -> dict[str, float]:
         home = self._home(pair)

@@ -36,7 +36,6 @@ from services.queue.store.shard_store import Store, living
 from shared.clock import Clock
 from shared.errors import Unavailable
 from shared.ids import ShardNo, new_token
-from shared.log import log
 from shared.postgres.connections import Transaction
 from shared.shards.map_file import slot_of
 from shared.shards.shard_map import ShardMap
@@ -335,7 +334,7 @@ class Gates:
         try:
             return await self._homes.run(self._home(pair), pair, enter, until_s, undo)
         except Unavailable as error:
-            log.warning("nothing is handed out of a limited topic", topic=pair[1], detail=error.detail)
+            self._homes.shut(pair, error)
             return Grant(0)
 
     async def leave(

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from services.queue.gates import in_time
 from services.queue.model import Key
 from services.queue.store import gates as rows
 from services.queue.store.shard_store import Store
+from shared.errors import ShardUnavailable
 from tests.integration.queue.test_slow_claims import END_S, claims_that_stand, fill, shards_of, sick
 from tests.integration.queue.test_topic_limits import limit, spread
 from tests.support.in_flight import most_in_flight
@@ -276,3 +278,26 @@ async def test_who_asks_for_fairness_keys_waits_no_longer_than_the_call(
         found = await gates.of_keys.enter(pair, gates.limits[pair], keys, 1, within_s=0.1)
     tells.set()
     assert found.keys == []
+
+
+@pytest.mark.parametrize("limits", [{"concurrency": 3}, {"key_concurrency": 3}])
+async def test_a_gate_that_does_not_answer_is_told_of_once(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
+) -> None:
+    await limit([own_api], **limits)
+    await fill(own_api, 1, 2, fairness_key="a")
+    said = list[str]()
+    monkeypatch.setattr(in_time, "log", SimpleNamespace(warning=lambda what, **_: said.append(what)))
+
+    async def away(*_: Any) -> None:
+        raise ShardUnavailable("away for a moment")
+
+    gates = own_api.host.process.gates
+    homes = gates._homes if "concurrency" in limits else gates.of_keys._homes
+    for times in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(homes, "run", away)
+            for _ in range(3):
+                assert await own_api.dequeue("t", 1) == []
+        assert len(said) == times
+        assert len(await own_api.dequeue("t", 1, wait_s=20)) == 1
