@@ -14,7 +14,7 @@ from headgate import _ids as ids
 from headgate._ids import shard_of
 from headgate.errors import HeadgateError
 from shared.shards.map_file import SLOTS
-from tests.integration.failover.verb import Verb, go_on, let_go, work
+from tests.integration.failover.verb import Verb, begun, go_on, let_go, work
 
 LEASE_S = 10.0
 SHARDS = 2
@@ -167,7 +167,7 @@ class Load:
         """Send until the block ends; work goes on until `stop`."""
         places = [(tenant, client, shard) for tenant, client in self._clients.items() for shard in range(SHARDS)]
         self.log.verbs = [verb(*place, self._in_time) for place in places for verb in self._verbs]
-        await asyncio.gather(*(verb.begin() for verb in self.log.verbs))
+        await asyncio.gather(*map(begun, self.log.verbs))
         self._tasks += [asyncio.create_task(go_on(verb, lambda: self._is_over)) for verb in self.log.verbs]
         self._working += [asyncio.create_task(work(verb)) for verb in self.log.verbs]
         for tenant, client in self._clients.items():

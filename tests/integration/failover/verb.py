@@ -1,7 +1,7 @@
 """What tenants do under the load, besides items and DAGs: one class each, and how it goes on and ends."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from math import inf
 
@@ -27,7 +27,7 @@ class Verb:
         self.tenant, self.client, self.shard, self.in_time = tenant, client, shard, in_time
 
     async def begin(self) -> None:
-        """Before anything happens to a shard."""
+        """Before anything happens to a shard; raises HeadgateError where that is to be asked again."""
 
     async def step(self) -> None:
         """Once more, while the load goes on; what is refused may be so."""
@@ -60,10 +60,19 @@ async def work(verb: Verb) -> None:
         await asyncio.sleep(_PAUSE_S)
 
 
+async def begun(verb: Verb) -> None:
+    """Begin it, however often that is refused: on a machine that is busy a shard may have nothing to spare yet."""
+    await _insist(verb.begin)
+
+
 async def let_go(verb: Verb) -> None:
     """End it, however often that is refused: whoever waits for it has a deadline."""
+    await _insist(verb.end)
+
+
+async def _insist(what: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
-            return await verb.end()
+            return await what()
         except HeadgateError:
             await asyncio.sleep(_AGAIN_S)
