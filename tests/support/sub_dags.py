@@ -1,13 +1,30 @@
 """DAGs in the place of nodes, as tests make them and watch them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from services.dag.model import Dag, Retry, Send
 from services.dag.run.subdag_retry import Above
 from shared.errors import Unavailable
 from tests.support.dag_world import DagWorld
+from tests.support.databases import Databases
+from tests.support.queue_fake import FakeQueue
+
+
+@asynccontextmanager
+async def two_shards(databases: Databases) -> AsyncIterator[DagWorld]:
+    """A service on two shards; ends with an audit and with nothing left to be told."""
+    database = await databases.create(queue_shards=1, dag_shards=2)
+    made = DagWorld(database, FakeQueue(), subdag_depth_max=3)
+    try:
+        yield made
+        await made.audit()
+        assert await made.rows("SELECT * FROM outbox") == []
+    finally:
+        await made.close()
+        await databases.drop(database)
 
 
 def sub(key: str, nodes: dict[str, list[str]], *upstream: str, **more: Any) -> dict[str, Any]:

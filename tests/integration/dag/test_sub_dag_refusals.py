@@ -6,22 +6,13 @@ import pytest
 
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Databases
-from tests.support.queue_fake import FakeQueue
-from tests.support.sub_dags import Held, child_of, failed, finish, item, refused, start, sub
+from tests.support.sub_dags import Held, child_of, failed, finish, item, refused, start, sub, two_shards
 
 
 @pytest.fixture
 async def world(databases: Databases) -> AsyncIterator[DagWorld]:
-    """A service on two shards; ends with an audit and with nothing left to be told."""
-    database = await databases.create(queue_shards=1, dag_shards=2)
-    made = DagWorld(database, FakeQueue(), subdag_depth_max=3)
-    try:
+    async with two_shards(databases) as made:
         yield made
-        await made.audit()
-        assert await made.rows("SELECT * FROM outbox") == []
-    finally:
-        await made.close()
-        await databases.drop(database)
 
 
 async def test_a_child_of_a_parent_that_was_cancelled_does_not_run_again(world: DagWorld) -> None:

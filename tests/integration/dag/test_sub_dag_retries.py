@@ -23,22 +23,15 @@ from tests.support.sub_dags import (
     run_out,
     start,
     sub,
+    two_shards,
     until,
 )
 
 
 @pytest.fixture
 async def world(databases: Databases) -> AsyncIterator[DagWorld]:
-    """A service on two shards; ends with an audit and with nothing left to be told."""
-    database = await databases.create(queue_shards=1, dag_shards=2)
-    made = DagWorld(database, FakeQueue(), subdag_depth_max=3)
-    try:
+    async with two_shards(databases) as made:
         yield made
-        await made.audit()
-        assert await made.rows("SELECT * FROM outbox") == []
-    finally:
-        await made.close()
-        await databases.drop(database)
 
 
 async def test_a_failed_child_that_is_retried_by_itself_takes_its_node_along(world: DagWorld) -> None:

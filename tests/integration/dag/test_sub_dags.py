@@ -11,21 +11,13 @@ from shared.errors import OverQuota
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Databases
 from tests.support.queue_fake import FakeQueue
-from tests.support.sub_dags import SlowReport, child_of, drained, item, start, sub, until
+from tests.support.sub_dags import SlowReport, child_of, drained, item, start, sub, two_shards, until
 
 
 @pytest.fixture
 async def world(databases: Databases) -> AsyncIterator[DagWorld]:
-    """A service on two shards; ends with an audit and with nothing left to be told."""
-    database = await databases.create(queue_shards=1, dag_shards=2)
-    made = DagWorld(database, FakeQueue(), subdag_depth_max=3)
-    try:
+    async with two_shards(databases) as made:
         yield made
-        await made.audit()
-        assert await made.rows("SELECT * FROM outbox") == []
-    finally:
-        await made.close()
-        await databases.drop(database)
 
 
 async def test_a_sub_dag_is_made_when_its_node_is_released_and_its_end_ends_the_node(world: DagWorld) -> None:
