@@ -326,11 +326,11 @@ def _duties(store: Store, process: QueueProcess) -> list[Loop]:
     far_keys = FarKeys(store, process.stores, settings)
     idle_gates = IdleGates(store, process.gates.of_keys, settings)
     empty_topics = EmptyTopics(store, settings)
-    reap_s, delays, leases = settings.reap_interval_s, reaper.delays.waker, reaper.leases.waker
+    delays, leases = reaper.delays, reaper.leases
     return [
         ownership.duty("reaper", number, reaper.look, interval_s=reaper.pause_s, waker=reaper.look_waker),
-        ownership.duty("delays", number, reaper.promote_step, interval_s=reap_s, waker=delays),
-        ownership.duty("leases", number, reaper.sweep_step, interval_s=reap_s, waker=leases),
+        ownership.duty("delays", number, reaper.promote_step, interval_s=delays.pause_s, waker=delays.waker),
+        ownership.duty("leases", number, reaper.sweep_step, interval_s=leases.pause_s, waker=leases.waker),
         ownership.duty(
             "operations",
             number,

@@ -83,7 +83,8 @@ class LoopLag:
         Raises:
             Overloaded: as `check`.
         """
-        self.check(level)
+        if self._standing_s >= self._target_s:
+            self.check(level)
         set_urgency(level)
 
     def sample(self, lag_s: float) -> None:

@@ -96,9 +96,11 @@ def _numbers(element_oid: int, code: str) -> tuple[Encoder, Decoder]:
         return _HEAD.pack(1, 0, element_oid, count, 1) + pack(">" + f"i{code}" * count, *sizes_and_values)
 
     def decode(data: bytes) -> list[Any]:
-        if len(data) > _HEAD.size and data[4:8] == b"\0\0\0\0" and data[:4] == b"\0\0\0\1":
-            return [value for _, value in pair.iter_unpack(data[_HEAD.size :])]
-        return _decoded(data, lambda part: element.unpack(part)[0])
+        if data[:8] != b"\0\0\0\1\0\0\0\0":  # not one dimension without NULLs
+            return _decoded(data, lambda part: element.unpack(part)[0])
+        if len(data) == _HEAD.size + pair.size:
+            return [pair.unpack_from(data, _HEAD.size)[1]]
+        return [value for _, value in pair.iter_unpack(data[_HEAD.size :])]
 
     return encode, decode
 

@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
-from functools import cached_property
 from math import inf
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -48,7 +47,8 @@ TURNS_MAX = 4
 TURNS_BEHIND = 2
 FEW_CALLS_MAX = 7
 # For so long after a call was let in others are, too: a look at the shard and the lines costs more than to join.
-LET_IN_S = 0.005
+# Where the shard is found away meanwhile they are sent away with all who wait.
+LET_IN_S = 0.05
 # While a flush takes too long, those who came to stand behind it are told so often in the time of patience.
 LOOKS_WHILE_LATE = 4
 
@@ -151,6 +151,7 @@ class Batcher(Generic[E, R]):
         self._light, self._heavy = _Weight[E, R](), _Weight[E, R]()
         self._standing = Standing(limits.wait_s, _clock)
         self._let_in_s = -inf  # when a call was let in last, after a look
+        self._loop: Any = None  # the running one, once a call has come
 
     async def submit(
         self,
@@ -171,6 +172,8 @@ class Batcher(Generic[E, R]):
         """
         now_s = _clock.monotonic_s()
         self._let_in(now_s)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()  # until Python 3.12 a system call each time
         future: asyncio.Future[Sequence[R]] = self._loop.create_future()
         size = len(entries) if size is None else size
         if texts:
@@ -186,10 +189,6 @@ class Batcher(Generic[E, R]):
             self._go_on(weight)
         # A caller that is cancelled takes only its own future with it: the flush that carries it goes on.
         return await future
-
-    @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()  # until Python 3.12 a system call each time
 
     def _let_in(self, now_s: float) -> None:
         if now_s - self._let_in_s < LET_IN_S and not self._is_full:
@@ -220,8 +219,10 @@ class Batcher(Generic[E, R]):
 
     @property
     def _oldest_since_s(self) -> float | None:
-        waiting = [*self._light.line.calls[:1], *self._heavy.line.calls[:1]]
-        return min([call.since_s for call in waiting]) if waiting else None
+        light, heavy = self._light.line.calls, self._heavy.line.calls
+        if not light:
+            return heavy[0].since_s if heavy else None
+        return min(light[0].since_s, heavy[0].since_s) if heavy else light[0].since_s
 
     def _heard(self, state: str) -> None:
         if state == "open":

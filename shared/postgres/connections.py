@@ -7,7 +7,6 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import asyncpg
@@ -144,12 +143,14 @@ class Pool:
 
     async def fetch(self, statement: Statement, **values: Any) -> list[Any]:
         """All rows of one statement in its own transaction; conflicts are retried."""
-        args = statement.args(**values)
-        return await self._retrying(lambda connection: connection.fetch(statement.text, *args))
+        text, args = statement.text, statement.args(**values)
+        return await self._retrying(lambda connection: connection.fetch(text, *args))
 
     async def row(self, statement: Statement, **values: Any) -> Any:
         """The first row of one statement in its own transaction, or None."""
-        return next(iter(await self.fetch(statement, **values)), None)
+        text, args = statement.text, statement.args(**values)
+        rows = await self._retrying(lambda connection: connection.fetch(text, *args))
+        return rows[0] if rows else None
 
     async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """Run `work` in a READ COMMITTED transaction; the whole of it again after a conflict.
@@ -196,15 +197,7 @@ class Pool:
         for attempt in range(RETRIES_MAX + 1):
             self.check()
             try:
-                async with _Held(self, edition) as connection:
-                    started_s = _clock.monotonic_s()
-                    answer = await run(connection)
-                    self.history.check(edition, outcome="unknown")
-                    taken_s = _clock.monotonic_s() - started_s
-                    self.latencies_s.append(taken_s)
-                    self.statements += 1
-                    self._seconds.observe(taken_s)
-                    return answer
+                return await self._once(edition, run)
             except ShardUnavailable:
                 self.errors.inc()
                 raise
@@ -214,6 +207,29 @@ class Pool:
                     raise ShardUnavailable(f"shard {self._address.number} is contended; try again") from error
                 await asyncio.sleep(random.uniform(0, RETRY_PAUSE_S_MAX * 2**attempt))  # noqa: S311
         raise AssertionError("unreachable")
+
+    async def _once(self, edition: Edition, run: Callable[[Any], Awaitable[T]]) -> T:
+        """On one connection; what goes wrong there is told as our own errors."""
+        lent = self._take_at_hand(edition) or await self._take(edition)
+        started_s = _clock.monotonic_s()
+        try:
+            answer = await run(lent.connection)
+            self.history.check(edition, outcome="unknown")
+        except BaseException as error:
+            try:
+                await self._failed(lent.connection, error)
+            finally:
+                await self._give_back(lent)
+            raise
+        ended_s = _clock.monotonic_s()
+        self.breaker.succeeded()
+        taken_s = ended_s - started_s
+        self.latencies_s.append(taken_s)
+        self.statements += 1
+        self._seconds.observe(taken_s)
+        if not self._keeps(lent):
+            await self._give_back(lent)
+        return answer
 
     def check(self) -> None:
         """Refuse while the shard does not answer; see to it that somebody asks it again, or looks before that.
@@ -253,37 +269,58 @@ class Pool:
     async def _probe(self) -> None:
         try:
             with urgency(Urgency.SETTLE):
-                held = _Held(self, self.history.edition)
-                async with asyncio.timeout(self.breaker.probe_s_max), held as connection:
-                    await connection.fetch("SELECT 1")
+                async with asyncio.timeout(self.breaker.probe_s_max):
+                    await self._once(self.history.edition, lambda connection: connection.fetch("SELECT 1"))
         except (ShardUnavailable, TimeoutError):
             pass
         finally:
             self.breaker.probe_ended()
 
-    async def take(self, edition: Edition) -> _Lent:
+    def _take_at_hand(self, edition: Edition) -> _Lent | None:
+        """As `_take`, where nothing is to be waited for: mostly."""
+        idle = self._idle
+        if not idle or self.history.edition is not edition or idle[-1].connection.is_closed():
+            return None
+        if not self.line.try_enter():
+            return None
+        self.breaker.begin()
+        return idle.pop()
+
+    async def _take(self, edition: Edition) -> _Lent:
         """A connection for what began in `edition`, to be given back."""
         if not self.line.try_enter():
             await self._enter()
         self.breaker.begin()
         try:
-            lent = self._at_hand() or await self._acquire()
-            if self.history.edition is not edition:
-                await self._release(lent)
-                self.history.check(edition)
-            return lent
+            lent = await self._acquire()
         except BaseException:
             self._leave()
             raise
+        if self.history.edition is not edition:
+            await self._give_back(lent)
+            self.history.check(edition)
+        return lent
 
-    async def give_back(self, lent: _Lent) -> None:
+    def _keeps(self, lent: _Lent) -> bool:
+        """Whether what was taken, and is done with, stays at hand."""
+        if lent.pool is not self._pool or lent.connection.generation != self._generation:
+            return False
+        self._idle.append(lent)  # whether it is open is looked at when it is taken again
+        self._leave()
+        return True
+
+    async def _give_back(self, lent: _Lent) -> None:
         """What was taken is done with."""
+        if self._keeps(lent):
+            return
         try:
-            await self._release(lent)
+            if lent.pool is not self._pool:
+                _cut(lent.connection)
+            await _let_go(lent)
         finally:
             self._leave()
 
-    async def failed(self, connection: Connection, error: BaseException) -> None:
+    async def _failed(self, connection: Connection, error: BaseException) -> None:
         """What was done with a connection that was taken ended so.
 
         Raises:
@@ -339,17 +376,12 @@ class Pool:
             self.line.leave()
             raise self.away()  # it was found away while this call waited
 
-    def _at_hand(self) -> _Lent | None:
-        """An open connection that was used before: it spares the pool's own bookkeeping."""
-        if self._idle and not self._idle[-1].connection.is_closed():
-            return self._idle.pop()
-        return None
-
     async def _acquire(self) -> _Lent:
-        while self._idle:
-            if (lent := self._at_hand()) is not None:
+        while self._idle:  # a connection that was used before spares the pool's own bookkeeping
+            lent = self._idle.pop()
+            if not lent.connection.is_closed():
                 return lent
-            await _let_go(self._idle.pop())
+            await _let_go(lent)
         try:
             if self._pool is None:
                 # No connection is opened by this: whoever waits for one waits for itself.
@@ -367,14 +399,6 @@ class Pool:
     def away(self, retry_after_s: float = 1.0) -> ShardUnavailable:
         """The error for a call that did not reach the server."""
         return ShardUnavailable(f"shard {self._address.number} cannot be reached", retry_after_s=retry_after_s)
-
-    async def _release(self, lent: _Lent) -> None:
-        if lent.pool is not self._pool:
-            _cut(lent.connection)
-        elif lent.connection.generation == self._generation:
-            self._idle.append(lent)  # whether it is open is looked at when it is taken again
-            return
-        await _let_go(lent)
 
     async def _forget(self, generation: int) -> None:
         """A connection of this generation was lost: those at hand are most likely dead too.
@@ -422,32 +446,6 @@ class Pool:
         arrays.use(connection)
         with suppress(asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
             await meet(connection, self._address, self.history)  # else every statement says so by itself
-
-
-class _Held:
-    """A connection of a pool's within an `async with` block: what goes wrong there is told as our own errors."""
-
-    __slots__ = ("_edition", "_lent", "_pool")
-
-    def __init__(self, pool: Pool, edition: Edition) -> None:
-        self._pool = pool
-        self._edition = edition
-
-    async def __aenter__(self) -> Any:
-        self._lent = await self._pool.take(self._edition)
-        return self._lent.connection
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pool, lent = self._pool, self._lent
-        try:
-            if error is None:
-                pool.breaker.succeeded()
-            else:
-                await pool.failed(lent.connection, error)
-        finally:
-            await pool.give_back(lent)
 
 
 async def _let_go(lent: _Lent) -> None:

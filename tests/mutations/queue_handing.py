@@ -175,8 +175,8 @@ MUTATIONS = (
         "even-share",
         "one call that waits does not take what others wait for",
         _LINES,
-        "        if count > SHARED_COUNT_MAX or not self.others:",
-        "        if count > 1 or not self.others:",
+        "        if not (self.waiting or self.woken) or count > SHARED_COUNT_MAX:",
+        "        if not (self.waiting or self.woken) or count > 1:",
         (f"{_EVEN}::test_five_items_for_five_calls_of_five_are_one_each",),
     ),
     Mutation(
@@ -199,8 +199,8 @@ MUTATIONS = (
         "even-large",
         "a call for more than share is filled",
         _LINES,
-        "if count > SHARED_COUNT_MAX or not self.others:",
-        "if not self.others:",
+        "if not (self.waiting or self.woken) or count > SHARED_COUNT_MAX:",
+        "if not (self.waiting or self.woken):",
         (f"{_EVEN}::test_a_call_for_many_is_filled",),
     ),
     Mutation(

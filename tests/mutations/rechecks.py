@@ -191,7 +191,7 @@ MUTATIONS = (
         "failover-calls",
         "what the former server answered is not believed",
         "shared/postgres/connections.py",
-        '                    self.history.check(edition, outcome="unknown")\n',
+        '            self.history.check(edition, outcome="unknown")\n',
         "",
         (
             "integration/queue/test_history_changes.py::test_an_answer_that_came_from_the_former_server_is_not_believed",
@@ -201,8 +201,8 @@ MUTATIONS = (
         "failover-waiting-calls",
         "what began before a failover is not sent to the new server",
         "shared/postgres/connections.py",
-        "            if self.history.edition is not edition:\n",
-        "            if False:\n",
+        "        if self.history.edition is not edition:\n",
+        "        if False:\n",
         ("integration/queue/test_history_changes.py::test_what_began_before_is_not_sent_to_the_new_server",),
     ),
     Mutation(

@@ -107,7 +107,10 @@ def settled(body: bytes, settings: QueueSettings) -> list[Settled]:
 
 def _is_bare(acks: AckBody, items_max: int) -> bool:
     """True for acks without outputs: the decoder has judged all else of them."""
-    return 1 <= len(acks.items) <= items_max and all(item.output is NO_OUTPUT for item in acks.items)
+    for item in acks.items:
+        if item.output is not NO_OUTPUT:
+            return False
+    return 1 <= len(acks.items) <= items_max
 
 
 def _fit_outputs(pointer: str, acks: Sequence[Settled], settings: QueueSettings) -> None:

@@ -211,20 +211,22 @@ class Verbs:
         self._make_room(call.namespace)
         return 200, {"results": results}
 
-    def _settled(self, call: Call, results: Even | list[Result], looks: int) -> Answer:
-        self._gave_back(call.namespace, results, looks)
-        self._make_room(call.namespace)
+    def _settled(self, call: Call, results: Even | list[Result], looks: int | None) -> Answer:
+        if looks is not None:
+            self._gave_back(call.namespace, results, looks)
+        if self._process.gates.limits:
+            self._make_room(call.namespace)
         return 200, _answer(results)
 
-    def _looks(self, namespace: str) -> int:
-        """For `_gave_back`, before anything is given back."""
+    def _looks(self, namespace: str) -> int | None:
+        """For `_gave_back`, before anything is given back; None where there is no quota."""
         tenant = self._process.quotas.of(namespace)
-        return 0 if tenant is None else tenant.looks
+        return None if tenant is None else tenant.looks
 
-    def _gave_back(self, namespace: str, results: Even | list[Result], looks: int) -> None:
+    def _gave_back(self, namespace: str, results: Even | list[Result], looks: int | None) -> None:
         """A namespace with quotas uses so much less."""
         tenant = self._process.quotas.of(namespace)
-        if tenant is not None:
+        if tenant is not None and looks is not None:
             each = results.each() if isinstance(results, Even) else results
             acked = sum(result.status == "acked" for result in each)
             back = sum(result.status in ("requeued", "dead") for result in each)

@@ -83,8 +83,8 @@ class Claims:
         """What was got of these keys, in the room that `leased` has left; it is told of shards that had more, and
         of those that were too slow."""
         groups: dict[ShardNo, list[tuple[Line, list[Key]]]] = {}
-        for i, line in enumerate(lines):
-            for shard, part in by_shard(taken[i]).items():
+        for line, keys in zip(lines, taken, strict=True):
+            for shard, part in by_shard(keys).items():
                 groups.setdefault(shard, []).append((line, part))
         namespace, room = lines[0].namespace, self._room(taken, leased, len(groups))
         try:
@@ -96,15 +96,18 @@ class Claims:
         finally:
             for i, line in enumerate(lines):
                 line.buffer.settled(taken[i])
+        got: list[Group] = []
         for shard, claimed in found.items():
-            self._reread(shard, groups[shard], claimed)
+            got += claimed.groups
+            if claimed.is_cut or len(claimed.groups) < len(groups[shard]):
+                self._reread(shard, groups[shard], claimed)
             if claimed.is_cut:
                 leased.is_cut = True
             if not claimed.is_known:
                 leased.unknown += 1
             if claimed.late is not None:
                 leased.late = [*leased.late, claimed.late]
-        return [group for claimed in found.values() for group in claimed.groups]
+        return got
 
     def _room(self, taken: Sequence[list[Key]], leased: Leased, shards: int) -> Room:
         bytes_left = max(self._settings.answer_bytes_max - leased.bytes, 0)

@@ -19,7 +19,6 @@ from services.queue.dispatch.claiming import Holder
 from services.queue.dispatch.direct_handoff import Line, Place, Terms
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.dispatch.gated_claims import GatedClaims
-from services.queue.dispatch.key_budget import KeysUse
 from services.queue.gates.topic_gates import Gates
 from services.queue.model import Demand, Key
 from services.queue.quotas import Tenant, Use
@@ -28,7 +27,7 @@ from services.queue.store.dequeue_encoding import Group, Leased, unused
 from services.queue.store.shard_store import Store
 from shared.clock import Clock
 from shared.histogram import Series
-from shared.ids import ShardNo, new_token, shard_of
+from shared.ids import ShardNo, new_token
 from shared.metrics import DEQUEUED, REDELIVERED, SCHEDULE_TO_START_SECONDS
 
 # Where what a call would take is gone each time it comes for it, it tries for so long after its deadline.
@@ -96,7 +95,7 @@ class Dequeues:
             await self._lease(namespace, demands, holder, wait_s, gone, tenant, waits, leased)
         if leased.first is not None:
             late_s = self._clock.wall_s() - leased.first.deliver_at.timestamp()
-            self._started[shard_of(leased.first.id)].observe(max(late_s, 0.0))
+            self._started[leased.groups[0].shard].observe(max(late_s, 0.0))
         for group in leased.groups:
             self._dequeued[group.shard].inc(group.items)
             self._stores[group.shard].flow.gave(group.topic_id, group.items)
@@ -105,7 +104,7 @@ class Dequeues:
         return leased
 
     def _is_limited(self, namespace: str, demands: Sequence[Demand]) -> bool:
-        return bool(self._gates.limits) and self._gates.limited(namespace, [demand.topic for demand in demands])
+        return self._gates.limited(namespace, [demand.topic for demand in demands])
 
     async def _settle(
         self,
@@ -151,13 +150,14 @@ class Dequeues:
         leased: Leased,
     ) -> None:
         lines = [self._dispatch.line(namespace, demand.topic) for demand in demands]
-        self._dispatch.asked.note(lines)
         counts = [demand.count for demand in demands]
         was_leaving = self._dispatch.is_leaving
         deadline_s = self._clock.monotonic_s() + (min(wait_s, self._settings.poll_s) if was_leaving else wait_s)
-        with KeysUse(lines):
+        for line in lines:
+            line.calls += 1  # they keep what they have meanwhile
+        try:
             while gone is None or not gone.done():
-                is_limited = self._is_limited(namespace, demands)
+                is_limited = bool(self._gates.limits) and self._is_limited(namespace, demands)
                 if tenant is not None and not any(counts := list(map(tenant.room, counts))):
                     left_s = deadline_s - self._clock.monotonic_s()
                     if leased or left_s <= 0:
@@ -166,12 +166,8 @@ class Dequeues:
                     await tenant.wait_for_room(left_s, gone)
                     counts = [demand.count for demand in demands]
                     continue
-                fillings: list[Awaitable[None]] = []
-                for i, line in enumerate(lines):
-                    sight = self._gated.sight(line, counts[i]) if is_limited else counts[i]
-                    if (filling := self._dispatch.looking.supply(line, sight, deadline_s)) is not None:
-                        fillings.append(filling)
-                if fillings:
+                sights = list(map(self._gated.sight, lines, counts)) if is_limited else counts
+                if fillings := self._supply(lines, sights, deadline_s):
                     await (fillings[0] if len(fillings) == 1 else asyncio.gather(*fillings))
                 if tenant is not None:
                     counts = list(map(tenant.room, counts))  # others may have taken room while this call looked
@@ -187,9 +183,20 @@ class Dequeues:
                 terms = None if is_over or is_limited else _terms(holder, counts, gone, tenant)
                 if is_over or await self._wait(lines, min(left_s, again_s), gone, terms, leased, waits):
                     break
-        if gone is not None and gone.done():
+        finally:
+            is_gone = gone is not None and gone.done()
             for line in lines:
-                line.wake_one()  # the wake-up that this call may have swallowed is passed on
+                line.calls -= 1
+                if is_gone:
+                    line.wake_one()  # the wake-up that this call may have swallowed is passed on
+
+    def _supply(self, lines: Sequence[Line], sights: Sequence[int], deadline_s: float) -> list[Awaitable[None]]:
+        """What is to be awaited until so many keys of each topic are in sight."""
+        fillings: list[Awaitable[None]] = []
+        for line, sight in zip(lines, sights, strict=True):
+            if (filling := self._dispatch.looking.supply(line, sight, deadline_s)) is not None:
+                fillings.append(filling)
+        return fillings
 
     def _take(self, line: Line, count: int) -> list[Key]:
         """The keys to claim next: none of shards that rest. A look will meet those again."""
@@ -222,30 +229,46 @@ class Dequeues:
         """Claim keys and add what was got to `leased`; true when some were gone. It may wait for ever for more."""
         room = sum(counts) if tenant is None else tenant.room(sum(counts))
         taken: list[list[Key]] = []
+        wanted = 0
         for i, line in enumerate(lines):  # a topic that has nothing leaves its room to the next
-            keys = self._take(line, min(line.share(counts[i]), room))
-            room -= len(keys)
+            keys = self._take(line, min(line.share(counts[i]), room - wanted))
+            wanted += len(keys)
             taken.append(keys)
-            if len(line.buffer):
+            if (line.waiting or line.offered) and len(line.buffer):
                 line.wake_one()
-            self._dispatch.looking.look_ahead(line, len(keys))
-        wanted = sum(map(len, taken))
+            if keys:
+                self._dispatch.looking.look_ahead(line, len(keys))
         if not wanted:
             return False, math.inf
-        if tenant is not None:
-            tenant.gain(Use(leased=wanted))
-        groups: list[Group] = []
+        if tenant is None:
+            groups = await self._dispatch.claims.claim(lines, taken, holder, leased)
+        else:
+            groups = await self._claim_of(tenant, wanted, lines, taken, holder, leased)
+        if len(groups) == 1 and len(lines) == 1:
+            [group] = groups
+            leased.add(0, taken[0], group, lines[0].topic)
+            return group.items < wanted, math.inf
+        leased.add_mixed(taken, [(group, self._topic(group)) for group in groups])
+        return sum([group.items for group in groups]) < wanted, math.inf
+
+    async def _claim_of(
+        self,
+        tenant: Tenant,
+        wanted: int,
+        lines: Sequence[Line],
+        taken: Sequence[list[Key]],
+        holder: Holder,
+        leased: Leased,
+    ) -> list[Group]:
+        """As `claims.claim`, of a namespace with quotas: what is on its way is counted as had."""
+        tenant.gain(Use(leased=wanted))
+        got = 0
         try:
             groups = await self._dispatch.claims.claim(lines, taken, holder, leased)
-        finally:
             got = sum([group.items for group in groups])
-            if tenant is not None:
-                tenant.gained(Use(leased=wanted), Use(leased=wanted - got))
-        if len(groups) == 1 and len(lines) == 1:
-            leased.add(0, taken[0], groups[0], self._topic(groups[0]))
-        else:
-            leased.add_mixed(taken, [(group, self._topic(group)) for group in groups])
-        return got < wanted, math.inf
+        finally:
+            tenant.gained(Use(leased=wanted), Use(leased=wanted - got))
+        return groups
 
     def _topic(self, group: Group) -> str:
         return (self._stores[group.shard].names.pair(group.topic_id) or ("", ""))[1]

@@ -166,7 +166,7 @@ class Line:
     def share(self, count: int, items: int | None = None) -> int:
         """How many a call that wants `count` takes of so many items (of those in sight): where others wait for
         them too, a part of them, so that each has as many."""
-        if count > SHARED_COUNT_MAX or not self.others:
+        if not (self.waiting or self.woken) or count > SHARED_COUNT_MAX:
             return count
         return min(count, -(-(len(self.buffer) if items is None else items) // (1 + self.others)))
 

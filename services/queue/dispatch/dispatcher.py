@@ -16,7 +16,7 @@ from functools import partial
 
 from services.queue.dispatch.announcements import Announcer
 from services.queue.dispatch.claiming import Claims
-from services.queue.dispatch.demand import Asked
+from services.queue.dispatch.demand import NOTED_S, Asked
 from services.queue.dispatch.direct_handoff import HANDED_ENTRIES_MAX, HANDED_TOPICS_MAX, Handing, Line
 from services.queue.dispatch.key_budget import KeptKeys
 from services.queue.dispatch.key_refill import Looking
@@ -266,7 +266,9 @@ class Dispatch:
             buffer = Bands(shares, self._heads) if shares else self._heads()
             line = Line(namespace, topic, buffer)
             self._lines[namespace, topic] = line
-        line.used_s = self._clock.monotonic_s()
+        line.used_s = now_s = self._clock.monotonic_s()
+        if now_s - line.noted_s >= NOTED_S:
+            self.asked.note([line])
         return line
 
     def _heads(self) -> Heads:

@@ -5,32 +5,12 @@ Each topic's buffer has its own limit; ten thousand topics that are asked for on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from types import TracebackType
+from collections.abc import Collection
 
 from services.queue.dispatch.direct_handoff import Line
 
 # They are counted again when that part of the limit may have been added.
 _COUNT_PARTS = 8
-
-
-class KeysUse:
-    """A call looks at these lines within a `with` block: they keep what they have."""
-
-    __slots__ = ("_lines",)
-
-    def __init__(self, lines: Sequence[Line]) -> None:
-        self._lines = lines
-
-    def __enter__(self) -> None:
-        for line in self._lines:
-            line.calls += 1
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for line in self._lines:
-            line.calls -= 1
 
 
 class KeptKeys:

@@ -23,8 +23,6 @@ from shared.clock import SystemClock
 from shared.loop import Waker
 from shared.metrics import SWEEPER_LAST_RUN
 
-# Leases, most of them empty by then, end all the time: those of such a while are looked at together.
-LEASES_PAUSE_S = 0.1
 # What the last look saw counts for so long; who does not own the shard looks less often than that.
 SEEN_S = 2.0
 # After a walk over all items past their TTL, the next one comes no sooner than so many times as long as that took.
@@ -37,10 +35,15 @@ _clock = SystemClock()
 class Due:
     """Whether a duty has something to do, as far as the last look saw; its loop is woken when that begins."""
 
-    def __init__(self) -> None:
+    def __init__(self, again_s: float) -> None:
+        self._again_s = again_s
         self.since = EARLIEST  # from when to look for it
         self.is_due = False
         self.waker = Waker()
+
+    def pause_s(self) -> float:
+        """For how long its loop may sleep: what is left, as where a step failed, is tried again soon."""
+        return self._again_s if self.is_due else SEEN_S
 
     def see(self, is_due: bool, since: datetime) -> None:
         """A look saw this. A duty that is at work already, or waits after an error, is not woken again."""
@@ -58,7 +61,7 @@ class Reaper:
         self._dispatch = dispatch
         self._expiry = expiry
         self._settings = settings
-        self.delays, self.leases = Due(), Due()
+        self.delays, self.leases = Due(settings.reap_interval_s), Due(settings.reap_interval_s)
         self.look_waker = Waker()
         self._promotes = Pace(settings.promote_items_max)
         self._sweeps = Pace(settings.reap_items_max)
@@ -91,11 +94,8 @@ class Reaper:
         self._last_run.set_to_current_time()
         self.delays.see(delay_s <= 0, delays_from)
         self.leases.see(lease_s <= 0, leases_from)
-        self._pause_s = min(
-            interval_s,
-            delay_s if delay_s > 0 else interval_s,
-            max(lease_s, LEASES_PAUSE_S) if lease_s > 0 else interval_s,
-        )
+        # Leases, most of them empty by then, end all the time: those of an interval are looked at together.
+        self._pause_s = min(interval_s, delay_s) if delay_s > 0 else interval_s
         return 0
 
     async def promote_step(self) -> int:

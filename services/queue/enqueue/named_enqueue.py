@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from services.queue.dispatch.dispatcher import Dispatch
 from services.queue.enqueue.general_enqueue import GeneralEnqueues
-from services.queue.enqueue.simple_enqueue import Entry, entries_of, joined, tell_ready
+from services.queue.enqueue.simple_enqueue import Entry, are_new, entries_of, joined, make_topics, tell_ready
 from services.queue.model import SEPARATOR, Even, NewRow, PlainPart, RareKind, Result, refused
 from services.queue.settings import QueueSettings
 from services.queue.store.enqueue import NotNew
@@ -50,7 +50,10 @@ class NamedEnqueues:
             raise invalid("/items/0/id", "its last 12 bits are no shard of this service")
         texts = [part.payloads for part in parts]
         try:
-            entries = await entries_of(self._stores[shard], namespace, parts, ids)
+            store = self._stores[shard]
+            if are_new(store, namespace, parts):
+                await make_topics(store, namespace, parts)
+            entries = entries_of(namespace, parts, ids)
             outcomes = await self.flushes[shard].submit(entries, namespace, size=len(ids), texts=texts)
         except Unavailable as error:
             return [refused(item_id, error.code, error.outcome) for item_id in ids]

@@ -74,7 +74,10 @@ class SimpleEnqueues:
     async def _enqueue_at(
         self, shard: ShardNo, namespace: str, parts: Sequence[PlainPart], ids: list[str]
     ) -> Even:
-        entries = await entries_of(self._stores[shard], namespace, parts, ids)
+        store = self._stores[shard]
+        if are_new(store, namespace, parts):
+            await make_topics(store, namespace, parts)
+        entries = entries_of(namespace, parts, ids)
         texts = [part.payloads for part in parts]
         await self.flushes[shard].submit(entries, namespace, size=len(ids), texts=texts)
         return Even(ids, "enqueued")
@@ -90,17 +93,26 @@ class SimpleEnqueues:
         return flush
 
 
-async def entries_of(store: Store, namespace: str, parts: Sequence[PlainPart], ids: Sequence[str]) -> list[Entry]:
-    """A call's parts for a flush, whose topics have numbers then."""
-    entries: list[Entry] = []
-    for topic, priority, lease_s, payloads, places in parts:
-        if store.names.known(namespace, topic) is None:
-            # Not in the flush, which would hold up others.
-            store.pool.admit()
-            await store.names.make([(namespace, part.topic) for part in parts])
-        mine = ids if len(parts) == 1 else [ids[i] for i in places]
-        entries.append(((namespace, topic, priority, lease_s), mine, payloads))
-    return entries
+def are_new(store: Store, namespace: str, parts: Sequence[PlainPart]) -> bool:
+    """Whether one of the topics is not known here: `make_topics` is to come before the flush."""
+    return None in [store.names.known(namespace, part.topic) for part in parts]
+
+
+async def make_topics(store: Store, namespace: str, parts: Sequence[PlainPart]) -> None:
+    """Give topics their numbers; in the flush that would hold up others."""
+    store.pool.admit()
+    await store.names.make([(namespace, part.topic) for part in parts])
+
+
+def entries_of(namespace: str, parts: Sequence[PlainPart], ids: Sequence[str]) -> list[Entry]:
+    """A call's parts for a flush."""
+    if len(parts) == 1:
+        [(topic, priority, lease_s, payloads, _)] = parts
+        return [((namespace, topic, priority, lease_s), ids, payloads)]
+    return [
+        ((namespace, topic, priority, lease_s), [ids[i] for i in places], payloads)
+        for topic, priority, lease_s, payloads, places in parts
+    ]
 
 
 def tell_ready(dispatch: Dispatch, store: Store, entries: Sequence[Entry], flushed: Enqueued) -> int:

@@ -163,11 +163,11 @@ class AckFlushes:
                 # With them all would be taken that is as wide, however many.
                 return await flush_apart(entries, are_wide)
             folds = self._folds(ids)
-            if folds and max(len(entry.ids) for entry in entries) > LIGHT_ENTRIES_MAX:
+            waits = bool(folds) and max([len(entry.ids) for entry in entries]) > LIGHT_ENTRIES_MAX
+            if waits:
                 # Told, each of them would cost several times what it costs to wait for the DAG a little.
                 folds |= Fold.AWAIT
             try:
-                waits = bool(folds & Fold.AWAIT)
                 with self._dispatch.handing(store.number, "ack", len(ids), waits=waits) as handing:
                     flushed = await handing.flush(
                         lambda offers: store.ack(

@@ -2,7 +2,6 @@
 
 import pytest
 
-from services.queue.duties.reaper import LEASES_PAUSE_S
 from services.queue.leases.expiry import Expiry
 from services.queue.model import EARLIEST
 from services.queue.operations.pace import Pace
@@ -149,7 +148,7 @@ async def test_the_end_of_a_delay_is_met_at_once_and_ends_of_leases_together(own
     await own_api.dequeue_one("t")
     await own_api.clock.advance(0.99)
     await reaper.look()
-    assert (reaper.leases.is_due, reaper.pause_s()) == (False, LEASES_PAUSE_S)
+    assert (reaper.leases.is_due, reaper.pause_s()) == (False, reaper._settings.reap_interval_s)
     await own_api.enqueue({**affine, "delay_s": 0.005})
     await reaper.look()
     assert reaper.pause_s() == pytest.approx(0.005)

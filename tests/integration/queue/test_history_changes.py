@@ -7,7 +7,7 @@ import pytest
 
 from shared.errors import ShardUnavailable
 from shared.postgres.connections import Pool
-from shared.postgres.history import History, HistoryChanged
+from shared.postgres.history import Edition, History, HistoryChanged
 from tests.support.queue_host import QueueHost
 
 
@@ -43,18 +43,17 @@ async def test_what_began_before_is_not_sent_to_the_new_server(
     """It waited for a connection meanwhile."""
     pool = pool_of(own_host)
     await pool._retrying(lambda connection: connection.fetch("SELECT 1"))  # this shard's server is known
-    at_hand = pool._at_hand
+    at_hand = pool._take_at_hand
     ran: list[Any] = []
 
-    def late() -> Any:
-        monkeypatch.setattr(pool, "_at_hand", at_hand)
+    def late(_edition: Edition) -> None:
+        monkeypatch.setattr(pool, "_take_at_hand", at_hand)
         changes(pool.history)
-        return at_hand()
 
     async def run(connection: Any) -> Any:
         ran.append(connection)
 
-    monkeypatch.setattr(pool, "_at_hand", late)
+    monkeypatch.setattr(pool, "_take_at_hand", late)
     with pytest.raises(ShardUnavailable) as caught:
         await pool._retrying(run)
     assert (caught.value.outcome, ran) == ("none", [])

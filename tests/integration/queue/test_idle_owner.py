@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from services.queue.duties import reaper as module
-from services.queue.duties.reaper import LEASES_PAUSE_S, SEEN_S, Reaper
+from services.queue.duties.reaper import SEEN_S, Reaper
 from services.queue.keys.scan_floor import WHOLE_S
 from services.queue.store.shard_store import Store
 from shared.clock import SystemClock
+from shared.errors import ShardUnavailable
 from tests.support.clocks import ManualClock
 from tests.support.queue_host import Api
 
@@ -121,7 +122,7 @@ async def test_what_was_seen_long_ago_does_not_count(own_api: Api, monkeypatch: 
     assert reaper.sees_operations()
 
 
-async def test_the_next_look_comes_when_something_is_due_and_for_leases_not_at_each_end(own_api: Api) -> None:
+async def test_the_next_look_comes_when_a_delay_ends_and_for_leases_not_at_each_end(own_api: Api) -> None:
     _, reaper = first(own_api)
     interval_s = reaper._settings.reap_interval_s
     await own_api.clock.freeze()
@@ -132,12 +133,36 @@ async def test_the_next_look_comes_when_something_is_due_and_for_leases_not_at_e
         assert reaper.pause_s() == interval_s
         await own_api.clock.advance(60 - 0.03125)
         await reaper.look()
-        assert reaper.pause_s() == LEASES_PAUSE_S
+        assert reaper.pause_s() == interval_s
         await own_api.enqueue({"topic": "t", "id": own_api.new_id(0), "delay_s": 0.015625})
         await reaper.look()
         assert reaper.pause_s() == pytest.approx(0.015625)
     finally:
         await own_api.clock.reset()
+
+
+async def test_a_duty_sleeps_until_a_look_wakes_it_and_what_it_left_is_tried_again_soon(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, reaper = first(own_api)
+    await own_api.enqueue({"topic": "t", "id": own_api.new_id(0), "delay_s": 5})
+    await reaper.look()
+    assert (reaper.delays.pause_s(), reaper.delays.waker.take()) == (SEEN_S, False)
+    await own_api.clock.advance(6)
+    await reaper.look()
+    assert reaper.delays.waker.take()
+
+    async def fails(*_: object) -> int:
+        raise ShardUnavailable("away")
+
+    with monkeypatch.context() as away:
+        away.setattr(reaper._dispatch, "promote", fails)
+        with pytest.raises(ShardUnavailable):
+            await reaper.promote_step()
+    assert reaper.delays.pause_s() == reaper._settings.reap_interval_s
+    assert await reaper.promote_step() == 0
+    assert reaper.delays.pause_s() == SEEN_S
+    assert len(await own_api.dequeue("t")) == 1
 
 
 async def test_the_dead_are_not_looked_at_for_their_ttl(own_api: Api) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.queue.dispatch.key_budget import KeysUse
 from services.queue.duties.hints import Hearer, Messenger
 from services.queue.model import EARLIEST, Key
 from shared.clock import SystemClock
@@ -198,13 +197,13 @@ async def test_keys_told_to_a_call_that_is_about_to_wait_are_not_lost(own_api: A
     line = other.dispatch.line(own_api.namespace, "t")
     other.dispatch._settings.__dict__["poll_s"] = 3600.0
     key = Key(0, EARLIEST, own_api.new_id(0))
-    with KeysUse([line]):
-        line.buffer._owns = lambda _shard: False  # type: ignore[union-attr]
-        for shard, after in line.buffer.again():
-            line.buffer.peeking(shard, after)
-            line.buffer.peeked(shard, [], limit=9)
-        other.dispatch.hinted(own_api.namespace, "t", 0, lambda: [key])
-        assert line.take(1) == [key]
+    line.calls += 1
+    line.buffer._owns = lambda _shard: False  # type: ignore[union-attr]
+    for shard, after in line.buffer.again():
+        line.buffer.peeking(shard, after)
+        line.buffer.peeked(shard, [], limit=9)
+    other.dispatch.hinted(own_api.namespace, "t", 0, lambda: [key])
+    assert line.take(1) == [key]
 
 
 async def test_what_a_waiting_call_takes_is_not_told_to_other_hosts(own_api: Api) -> None:
