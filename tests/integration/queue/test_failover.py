@@ -136,11 +136,12 @@ async def test_what_began_before_the_failover_is_refused_with_nothing_done(after
     try_enter = pool.line.try_enter
 
     def replaced_meanwhile() -> bool:
+        """All places are taken, and while it waits for one another server takes over."""
         pool.line.try_enter = try_enter  # type: ignore[method-assign]
         pool.history._known = "another"  # as if this process had met another server before
         for lent in pool._idle:
             lent.connection.terminate()
-        return try_enter()
+        return False
 
     pool.line.try_enter = replaced_meanwhile  # type: ignore[method-assign]
     [result] = await api.enqueue({"topic": "t", "payload": "second"})

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -224,16 +225,16 @@ async def test_only_the_systems_own_namespace_commits_without_waiting(own_host: 
     """What an answer promises has been written to disk; at-most-once items are claimed so in every case."""
     api = Api(own_host)
     used: list[str] = []
+
+    async def noting(ask: Any, pool: str, statement: Statement, **values: Any) -> Any:
+        used.append(f"{statement.name} {pool}")
+        return await ask(statement, **values)
+
     for store in own_host.stores.values():
         for name in ("pool", "relaxed"):
             pool = getattr(store.shard, name)
-            original = pool.fetch
-
-            async def fetch(statement, _original=original, _name=name, **values):  # type: ignore[no-untyped-def]
-                used.append(f"{statement.name} {_name}")
-                return await _original(statement, **values)
-
-            pool.fetch = fetch
+            for verb in ("fetch", "row"):
+                setattr(pool, verb, partial(noting, getattr(pool, verb), name))
     await api.enqueue_one("t", delivery="at_most_once")
     await api.ack(await api.dequeue_one("t"))
     assert {"enqueue pool", "claim pool", "ack pool"} <= set(used)
