@@ -99,7 +99,7 @@ class Claims:
         got: list[Group] = []
         for shard, claimed in found.items():
             got += claimed.groups
-            if claimed.is_cut or len(claimed.groups) < len(groups[shard]):
+            if claimed.is_cut or not claimed.groups or len(groups[shard]) > 1:
                 self._reread(shard, groups[shard], claimed)
             if claimed.is_cut:
                 leased.is_cut = True
