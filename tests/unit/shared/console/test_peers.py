@@ -49,7 +49,7 @@ async def test_every_other_process_answers(several: list[Peers]) -> None:
 async def test_who_fails_or_does_not_know_the_question_is_counted_and_keeps_nobody_waiting(
     several: list[Peers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "ANSWER_S", 1.0)  # one of them never answers
+    monkeypatch.setattr(room, "ANSWER_S", 3.0)  # one of them never answers
 
     async def good(_question: Any) -> Any:
         return "here"
