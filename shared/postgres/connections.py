@@ -314,8 +314,8 @@ class Pool:
         if self._keeps(lent):
             return
         try:
-            if lent.pool is not self._pool:
-                _cut(lent.connection)
+            # Not closed in good order, which waits for a server that may have fallen silent.
+            _cut(lent.connection)
             await _let_go(lent)
         finally:
             self._leave()

@@ -239,3 +239,24 @@ async def test_a_plan_that_a_migration_made_void_is_made_again_and_costs_no_call
     finally:
         await connection.close()
         await pool.close()
+
+
+async def test_an_answer_is_given_also_where_its_connection_has_to_go_and_its_server_is_silent(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one was lost meanwhile. To close this one in good order would wait for the server."""
+
+    async def never(*_: Any, **__: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def run(connection: Any) -> Any:
+        answer = await connection.fetch("SELECT 1 AS n")
+        await pool._forget(connection.generation)
+        monkeypatch.setattr(connections.Connection, "close", never)
+        return answer
+
+    async with asyncio.timeout(END_S):
+        [row] = await pool._retrying(run)
+    assert (row["n"], pool._idle, pool.line.taken) == (1, [], 0)
+    monkeypatch.undo()
+    assert (await pool.row(ONE))["n"] == 1

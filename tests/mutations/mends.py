@@ -171,6 +171,14 @@ MUTATIONS = (
         (f"{_SUB_DAGS}::test_what_a_retry_of_the_node_lets_run_again_does_so_beside_a_retry_of_the_child",),
     ),
     Mutation(
+        "ended-again-further-down",
+        "what the row of a node has brought to its end is not begun again by the call that comes late",
+        _SUBDAG_RETRY,
+        "        if _has_gone_on(dag, above):\n",
+        "        if False:\n",
+        (f"{_SUB_DAGS}::test_a_retry_of_a_grandchild_that_its_row_has_brought_to_an_end_does_not_begin_it_again",),
+    ),
+    Mutation(
         "retried-as-asked",
         "a child is retried as its caller asks, also by who finds the row",
         _DECISIONS,

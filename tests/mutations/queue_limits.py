@@ -255,9 +255,31 @@ MUTATIONS: tuple[Mutation, ...] = (
         "hand-back-unsure",
         "what a claim leased whose answer was lost is handed back",
         "services/queue/dispatch/claiming.py",
-        "for key in claim.keys\n        ]\n        self._give_back(str(namespace), unused)\n",
-        "for key in claim.keys\n        ]\n        assert unused\n",
+        "for key in claim.keys]\n        self._give_back(str(namespace), unused)\n",
+        "for key in claim.keys]\n        assert unused\n",
         ("integration/queue/test_hand_backs.py::test_what_a_claim_leased_whose_answer_was_lost_is_handed_back",),
+    ),
+    Mutation(
+        "hand-back-in-doubt",
+        "what a claim leases after its answer was lost, and asked for, is handed back",
+        "services/queue/leases/hand_backs.py",
+        'result.status == "lease_lost" and now_s < item.doubt_until_s',
+        'result.status == "lease_lost" and False',
+        (
+            "integration/queue/test_hand_backs.py"
+            "::test_what_a_claim_leases_after_its_answer_was_lost_and_asked_for_is_handed_back",
+        ),
+    ),
+    Mutation(
+        "gone-in-good-order",
+        "an answer does not wait until a connection that has to go is closed",
+        "shared/postgres/connections.py",
+        "            _cut(lent.connection)\n            await _let_go(lent)\n        finally:\n",
+        "            await _let_go(lent)\n        finally:\n",
+        (
+            "integration/test_lost_connections.py"
+            "::test_an_answer_is_given_also_where_its_connection_has_to_go_and_its_server_is_silent",
+        ),
     ),
     Mutation(
         "limits-keys-in-time",

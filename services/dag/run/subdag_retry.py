@@ -149,6 +149,11 @@ class SubDagRetries:
         [dag] = dags
         await unarchive.check(tx, dag)
         node = await _node_of(tx, dag, child)
+        if _has_gone_on(dag, above):
+            # By the row of its node, and so has this node: what has come of that is for nobody to begin once more.
+            if node.state != "released" or node.generation != (child.parent_generation or 0) + 1:
+                raise Unavailable("the DAG has gone on, and ended again, meanwhile; look at it", retry_after_s=0.1)
+            return None, _above(dag, node, child)
         generation = node.generation + 1
         settlement = Settlement(tx, dags, self._settings, self._context.home(home))
         if node.state not in UNFINISHED:
@@ -171,7 +176,18 @@ class SubDagRetries:
                 f"node {node.key!r} of DAG {dag.id}, for which it ran, would not be released now: retry that "
                 "node, or what it waits for, there; this DAG goes on when the node is released"
             )
-        return settlement, Above(Parent(dag.id, node.key, node.generation, child.depth))
+        return settlement, _above(dag, node, child)
+
+
+def _has_gone_on(dag: Dag, above: Above | None) -> bool:
+    """Whether a locked DAG runs already for what is above it, or has."""
+    return (
+        above is not None and above.parent is not None and above.parent.generation <= (dag.parent_generation or 0)
+    )
+
+
+def _above(dag: Dag, node: ParentNode, child: Dag) -> Above:
+    return Above(Parent(dag.id, node.key, node.generation, child.depth))
 
 
 async def _node_of(tx: Transaction, dag: Dag, child: Dag) -> ParentNode:

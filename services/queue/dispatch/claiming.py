@@ -38,6 +38,9 @@ CLAIM_S_MAX = 2.0
 # A shard that refused a claim, or was too slow, is asked for nothing for so long; less where it was for the load.
 REST_S = 1.0
 LOAD_REST_S = 0.1
+# A claim whose answer was lost may be done that much later: its server stood still, or waited for a lock. Longer
+# than any statement may take (`statement_timeout`).
+DOUBT_S = 30.0
 
 
 class Claims:
@@ -182,11 +185,10 @@ class Claims:
             self._give_back(str(namespace), unused)
 
     def _unsure(self, namespace: Hashable, claims: Sequence[Claim]) -> None:
-        """What a shard may have leased whose answer was lost. Of what it has not, the token is nobody's."""
-        now_s = self._clock.wall_s()
-        unused = [
-            Unused(key.id, claim.token, datetime.fromtimestamp(now_s + (claim.lease_s or LEASE_S), UTC))
-            for claim in claims
-            for key in claim.keys
-        ]
+        """What a shard has leased, or may yet, and told nobody. Of what it has not, the token is nobody's."""
+        doubt_until_s = self._clock.wall_s() + DOUBT_S
+        unused: list[Unused] = []
+        for claim in claims:
+            until = datetime.fromtimestamp(doubt_until_s + (claim.lease_s or LEASE_S), UTC)
+            unused += [Unused(key.id, claim.token, until, doubt_until_s) for key in claim.keys]
         self._give_back(str(namespace), unused)

@@ -1,7 +1,8 @@
 """Items that were leased to a call that is not there to get them: they go back as if they had never been leased.
 
 Of these nobody has been told anything: no answer that names them was begun. So it costs no attempt, and what is
-delivered at most once goes back, too. A shard that refuses is asked again until the leases have ended.
+delivered at most once goes back, too. A shard that refuses is asked again until the leases have ended; one whose
+answer to a claim was lost, and that has not leased these, is asked again for as long as it may be about to.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class HandBacks:
         clock: Clock,
     ) -> None:
         self._nack = nack
+        self._clock = clock
         self.again = Again[Unused](
             keep,
             clock,
@@ -52,7 +54,12 @@ class HandBacks:
             results = await self._nack(namespace, nacks)
         except Unavailable:
             return unused
-        return [item for item, result in zip(unused, results, strict=True) if result.status == "refused"]
+        now_s = self._clock.wall_s()
+        return [
+            item
+            for item, result in zip(unused, results, strict=True)
+            if result.status == "refused" or (result.status == "lease_lost" and now_s < item.doubt_until_s)
+        ]
 
 
 def _give_up(unused: Sequence[Unused]) -> None:

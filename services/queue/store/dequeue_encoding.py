@@ -45,11 +45,13 @@ Handed = tuple[Key, HandedLease]
 
 
 class Unused(NamedTuple):
-    """An item that was leased under that token until then, and that nobody was told of."""
+    """An item that was leased under that token until then, and that nobody was told of. Until `doubt_until_s`, by
+    the wall clock, the claim may be yet to come: its answer was lost."""
 
     id: str
     token: str
     until: datetime
+    doubt_until_s: float = 0.0
 
 
 class Group(NamedTuple):

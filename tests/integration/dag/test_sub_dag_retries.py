@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from services.dag.model import Parent, Retry, Send
+from services.dag.model import Dag, Parent, Retry, Send
+from services.dag.run.subdag_retry import Above
 from shared.errors import Unavailable
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Databases
@@ -186,6 +187,41 @@ async def test_a_child_is_retried_as_its_caller_asks_whoever_does_it(
     assert world.queue.deliverable() == ["x"]
     assert world.queue.item_of("x").body["payload"] == "mended"
     assert (await world.states(middle))["mid"] == "released"
+
+
+async def test_a_retry_of_a_grandchild_that_its_row_has_brought_to_an_end_does_not_begin_it_again(
+    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call stands still behind its first commit, and the DAG between goes on running for somebody else."""
+    middle_dag = {"nodes": [sub("mid", {"x": []}), item("beside")]}
+    dag = await start(world, {"key": "top", "dag": middle_dag})
+    middle = await child_of(world, dag, "top")
+    low = await child_of(world, middle, "mid")
+    world.queue.die("x")
+    world.queue.die("beside")
+    await world.settle()
+    node_first = world.duties.retrier._sub_dags._node_first
+
+    async def stands_still(child: Dag, wanted: Retry) -> Above:
+        above = await node_first(child, wanted)
+        if child.id == middle:
+            await world.settle()
+            assert world.queue.item_of("x").body["payload"] == "mended"
+            await world.verb(middle, "retry", {"nodes": ["beside"]})
+            world.queue.die("x")
+            await world.settle()
+        return above
+
+    monkeypatch.setattr(world.duties.retrier._sub_dags, "_node_first", stands_still)
+    answer = await world.verb(low, "retry", {"payloads": {"x": "mended"}}, expect=503)
+    assert answer["outcome"] == "unknown"
+    await world.settle()
+    await world.sweep()
+    assert world.queue.deliverable() == ["beside"]
+    assert [(await world.node(dag_id, key))["generation"] for dag_id, key in ((middle, "mid"), (low, "x"))] == [
+        2,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("cleans", ["child", "middle"])

@@ -96,6 +96,40 @@ async def test_what_a_claim_leased_whose_answer_was_lost_is_handed_back(
     await all_at_no_attempt(own_api, 5)
 
 
+async def test_what_a_claim_leases_after_its_answer_was_lost_and_asked_for_is_handed_back(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server stood still: the connection was cut, and the claim was done when it went on."""
+    store, hand_backs_ = own_api.host.stores[1], own_api.host.process.hand_backs
+    claim, nack = store.claim, hand_backs_._nack
+    sent: list[tuple[Any, Any]] = []
+    said: list[str] = []
+
+    async def lost(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(store, "claim", claim)
+        sent.append((args, kwargs))
+        raise ShardUnavailable("the connection was cut", outcome="unknown")
+
+    async def hears(*args: Any) -> Any:
+        results = await nack(*args)
+        said.extend(result.status for result in results)
+        if sent:
+            [(args, kwargs)] = sent
+            sent.clear()
+            await claim(*args, **kwargs)
+        return results
+
+    await fill(own_api, 1, 5, max_attempts=1)
+    monkeypatch.setattr(store, "claim", lost)
+    monkeypatch.setattr(hand_backs_, "_nack", hears)
+    assert await shards_of(own_api.dequeue("t", 5)) == {}
+    async with asyncio.timeout(END_S):
+        while len(said) < 10:
+            await asyncio.sleep(0.005)
+    assert said == ["lease_lost"] * 5 + ["requeued"] * 5
+    await all_at_no_attempt(own_api, 5)
+
+
 @pytest.mark.parametrize("max_attempts", [0, 1])
 async def test_a_hand_back_that_is_refused_is_tried_again(
     own_api: Api, monkeypatch: pytest.MonkeyPatch, max_attempts: int
