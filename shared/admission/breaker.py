@@ -119,7 +119,7 @@ class Breaker:
     def take_probe(self) -> bool:
         """True when a probe is due; who is told so makes it, and nobody else until it has ended."""
         if self.state == "closed":
-            if not self._doubts and not (self._under_way and self._is_silent):
+            if not self._doubts and (not self._under_way or not self._is_silent):
                 return False
             if self._probe_since_s is not None:
                 return False

@@ -157,9 +157,9 @@ MUTATIONS = (
     Mutation(
         "node-went-on",
         "a child is not retried for a generation that its node has left meanwhile",
-        "services/dag/run/retry.py",
-        "        if parent is not None and parent.generation <= (dag.parent_generation or 0):\n",
-        "        if parent is not None and parent.generation < (dag.parent_generation or 0):\n",
+        _SUBDAG_RETRY,
+        "    return parent is not None and parent.generation <= (dag.parent_generation or 0)\n",
+        "    return parent is not None and parent.generation < (dag.parent_generation or 0)\n",
         (f"{_SUB_DAGS}::test_a_child_whose_node_has_to_wait_after_all_is_stopped_and_another_is_made",),
     ),
     Mutation(
@@ -174,8 +174,8 @@ MUTATIONS = (
         "ended-again-further-down",
         "what the row of a node has brought to its end is not begun again by the call that comes late",
         _SUBDAG_RETRY,
-        "        if _has_gone_on(dag, above):\n",
-        "        if False:\n",
+        "        if has_gone_on(dag, above):\n            # By",
+        "        if False:\n            # By",
         (f"{_SUB_DAGS}::test_a_retry_of_a_grandchild_that_its_row_has_brought_to_an_end_does_not_begin_it_again",),
     ),
     Mutation(

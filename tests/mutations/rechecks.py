@@ -91,8 +91,8 @@ MUTATIONS = (
         "retry-of-parents",
         "a DAG goes on once for each generation of its node",
         "services/dag/run/retry.py",
-        "        if parent is not None and parent.generation <= (dag.parent_generation or 0):\n",
-        "        if parent is None and parent:\n",
+        "        if has_gone_on(dag, above):\n",
+        "        if False:\n",
         ("integration/dag/test_sub_dag_retries.py::test_a_child_goes_on_once_for_each_generation_of_its_node",),
     ),
     Mutation(

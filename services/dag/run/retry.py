@@ -27,7 +27,7 @@ from services.dag.run import cleanup, reopening, unarchive
 from services.dag.run.context import Context, own
 from services.dag.run.decisions import Settlement
 from services.dag.run.reopening import BEGUN, ENDED, SPARED
-from services.dag.run.subdag_retry import Above, SubDagRetries, take_up
+from services.dag.run.subdag_retry import Above, SubDagRetries, has_gone_on, take_up
 from services.dag.store.reopening import RetryPlan
 from shared.errors import FieldError, Invalid, pointer_to
 from shared.ids import ShardNo
@@ -88,8 +88,7 @@ class Retrier:
         queue_shard: ShardNo,
     ) -> tuple[Settlement | None, Dag]:
         dag = own(await store.dags.lock_dags(tx, [dag_id]), namespace)
-        parent = None if above is None else above.parent
-        if parent is not None and parent.generation <= (dag.parent_generation or 0):
+        if has_gone_on(dag, above):
             return None, dag  # somebody else was ahead with the same
         settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
         await self._begin(tx, settlement, dag, wanted, queue_shard, above)

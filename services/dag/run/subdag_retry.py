@@ -55,6 +55,12 @@ class _OnlyTried(Exception):
     """Ends a transaction of which nothing is kept."""
 
 
+def has_gone_on(dag: Dag, above: Above | None) -> bool:
+    """Whether a locked DAG runs already for what is above it, or has."""
+    parent = None if above is None else above.parent
+    return parent is not None and parent.generation <= (dag.parent_generation or 0)
+
+
 async def take_up(tx: Transaction, dag: Dag, above: Above | None) -> None:
     """Let a locked DAG, which had ended and is begun anew, run for what is above it.
 
@@ -68,7 +74,7 @@ async def take_up(tx: Transaction, dag: Dag, above: Above | None) -> None:
         raise NodeFirst(dag)
     if above.parent is None:
         return
-    if above.parent.generation <= (dag.parent_generation or 0):
+    if has_gone_on(dag, above):
         raise Unavailable("the DAG has ended again meanwhile; try again", retry_after_s=0.1)
     await store.subdags.adopt(tx, dag, above.parent)
 
@@ -149,7 +155,7 @@ class SubDagRetries:
         [dag] = dags
         await unarchive.check(tx, dag)
         node = await _node_of(tx, dag, child)
-        if _has_gone_on(dag, above):
+        if has_gone_on(dag, above):
             # By the row of its node, and so has this node: what has come of that is for nobody to begin once more.
             if node.state != "released" or node.generation != (child.parent_generation or 0) + 1:
                 raise Unavailable("the DAG has gone on, and ended again, meanwhile; look at it", retry_after_s=0.1)
@@ -177,13 +183,6 @@ class SubDagRetries:
                 "node, or what it waits for, there; this DAG goes on when the node is released"
             )
         return settlement, _above(dag, node, child)
-
-
-def _has_gone_on(dag: Dag, above: Above | None) -> bool:
-    """Whether a locked DAG runs already for what is above it, or has."""
-    return (
-        above is not None and above.parent is not None and above.parent.generation <= (dag.parent_generation or 0)
-    )
 
 
 def _above(dag: Dag, node: ParentNode, child: Dag) -> Above:
