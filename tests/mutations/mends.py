@@ -174,8 +174,8 @@ MUTATIONS = (
         "ended-again-further-down",
         "what the row of a node has brought to its end is not begun again by the call that comes late",
         _SUBDAG_RETRY,
-        "        if has_gone_on(dag, above):\n            # By",
-        "        if False:\n            # By",
+        "        if has_gone_on(dag, above):\n            return None, _begun(dag, node, child)\n",
+        "",
         (f"{_SUB_DAGS}::test_a_retry_of_a_grandchild_that_its_row_has_brought_to_an_end_does_not_begin_it_again",),
     ),
     Mutation(

@@ -271,6 +271,28 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
+        "token-of-a-claim",
+        "what a claim in doubt may have leased is not taken from its call, which got it by the next claim",
+        "services/queue/dispatch/claiming.py",
+        "        token = new_token()\n",
+        '        token = "00000000-0000-4000-8000-000000000000"\n',
+        (
+            "integration/queue/test_hand_backs.py"
+            "::test_what_a_call_gets_by_its_next_claim_is_not_handed_back_with_what_the_last_one_may_have_leased",
+        ),
+    ),
+    Mutation(
+        "hand-back-urgent",
+        "what may be leased any moment is asked for before the shortest lease ends",
+        "services/queue/leases/hand_backs.py",
+        "        return any(now_s < item.doubt_until_s for item in unused)\n",
+        "        return any(now_s > item.doubt_until_s for item in unused)\n",
+        (
+            "integration/queue/test_hand_backs.py"
+            "::test_while_a_claim_is_in_doubt_it_is_asked_for_before_the_shortest_lease_ends",
+        ),
+    ),
+    Mutation(
         "gone-in-good-order",
         "an answer does not wait until a connection that has to go is closed",
         "shared/postgres/connections.py",

@@ -81,11 +81,13 @@ class Held:
 
 
 class Between:
-    """Something happens, once, when a node was released for its DAG's retry, and before that is retried."""
+    """Something happens, once, when a node was released for its DAG's retry, and before that is retried; of
+    several levels at the lowest, or that of `child`."""
 
-    def __init__(self, world: DagWorld, then: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, world: DagWorld, then: Callable[[], Awaitable[None]], child: str | None = None) -> None:
         self._retries = world.duties.retrier._sub_dags
         self._then = then
+        self._child = child
 
     def __enter__(self) -> None:
         self._node_first = self._retries._node_first
@@ -95,6 +97,8 @@ class Between:
         self._retries._node_first = self._node_first  # type: ignore[method-assign]
 
     async def _stopped(self, child: Dag, wanted: Retry) -> Above:
+        if self._child not in (None, child.id):
+            return await self._node_first(child, wanted)
         self.__exit__()
         above = await self._node_first(child, wanted)
         await self._then()

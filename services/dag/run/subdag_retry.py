@@ -66,17 +66,13 @@ async def take_up(tx: Transaction, dag: Dag, above: Above | None) -> None:
 
     Raises:
         NodeFirst: that was not asked for yet.
-        Unavailable: it has run for that, and has ended again, meanwhile.
     """
     if dag.parent_dag is None:
         return
     if above is None:
         raise NodeFirst(dag)
-    if above.parent is None:
-        return
-    if has_gone_on(dag, above):
-        raise Unavailable("the DAG has ended again meanwhile; try again", retry_after_s=0.1)
-    await store.subdags.adopt(tx, dag, above.parent)
+    if above.parent is not None:
+        await store.subdags.adopt(tx, dag, above.parent)
 
 
 class SubDagRetries:
@@ -156,10 +152,7 @@ class SubDagRetries:
         await unarchive.check(tx, dag)
         node = await _node_of(tx, dag, child)
         if has_gone_on(dag, above):
-            # By the row of its node, and so has this node: what has come of that is for nobody to begin once more.
-            if node.state != "released" or node.generation != (child.parent_generation or 0) + 1:
-                raise Unavailable("the DAG has gone on, and ended again, meanwhile; look at it", retry_after_s=0.1)
-            return None, _above(dag, node, child)
+            return None, _begun(dag, node, child)
         generation = node.generation + 1
         settlement = Settlement(tx, dags, self._settings, self._context.home(home))
         if node.state not in UNFINISHED:
@@ -182,11 +175,17 @@ class SubDagRetries:
                 f"node {node.key!r} of DAG {dag.id}, for which it ran, would not be released now: retry that "
                 "node, or what it waits for, there; this DAG goes on when the node is released"
             )
-        return settlement, _above(dag, node, child)
+        return settlement, Above(Parent(dag.id, node.key, node.generation, child.depth))
 
 
-def _above(dag: Dag, node: ParentNode, child: Dag) -> Above:
-    return Above(Parent(dag.id, node.key, node.generation, child.depth))
+def _begun(dag: Dag, node: ParentNode, child: Dag) -> Above:
+    """The generation that a node has begun by the row of what is above. It may have ended since, as its child did:
+    what has come of it is for nobody to begin once more."""
+    generation = (child.parent_generation or 0) + 1
+    is_over = node.generation >= generation and node.state not in UNFINISHED
+    if not is_over and (node.generation, node.state) != (generation, "released"):
+        raise Unavailable(f"DAG {dag.id} has gone on meanwhile; look at it", retry_after_s=0.1)
+    return Above(Parent(dag.id, node.key, generation, child.depth))
 
 
 async def _node_of(tx: Transaction, dag: Dag, child: Dag) -> ParentNode:

@@ -23,12 +23,12 @@ from shared.admission.connection_priority import Urgency
 from shared.admission.delay import overloaded
 from shared.clock import Clock
 from shared.errors import Overloaded, Unavailable
-from shared.ids import ShardNo
+from shared.ids import ShardNo, new_token
 from shared.log import log
 from shared.postgres.batcher import Batcher, Late, Patience
 
-# A call's token, lease_s and worker.
-Holder = tuple[str, float | None, str | None]
+# A call's lease_s and worker.
+Holder = tuple[float | None, str | None]
 # The bytes that each shard may give of an answer, and the item that is given at any size.
 Room = tuple[int, str | None]
 
@@ -84,7 +84,9 @@ class Claims:
         self, lines: Sequence[Line], taken: Sequence[list[Key]], holder: Holder, leased: Leased
     ) -> list[Group]:
         """What was got of these keys, in the room that `leased` has left; it is told of shards that had more, and
-        of those that were too slow."""
+        of those that were too slow. Each claim has a token of its own: what is given back of one that nobody could
+        be told of must not fit what its call gets by the next."""
+        token = new_token()
         groups: dict[ShardNo, list[tuple[Line, list[Key]]]] = {}
         for line, keys in zip(lines, taken, strict=True):
             for shard, part in by_shard(keys).items():
@@ -93,9 +95,9 @@ class Claims:
         try:
             if len(groups) == 1:
                 [(shard, parts)] = groups.items()
-                found = {shard: await self._claim_at(namespace, shard, parts, holder, room)}
+                found = {shard: await self._claim_at(namespace, shard, parts, token, holder, room)}
             else:
-                found = await self._claim_at_each(namespace, groups, holder, room)
+                found = await self._claim_at_each(namespace, groups, token, holder, room)
         finally:
             for i, line in enumerate(lines):
                 line.buffer.settled(taken[i])
@@ -120,9 +122,14 @@ class Claims:
         return bytes_left // shards, first.id
 
     async def _claim_at_each(
-        self, namespace: str, groups: dict[ShardNo, list[tuple[Line, list[Key]]]], holder: Holder, room: Room
+        self,
+        namespace: str,
+        groups: dict[ShardNo, list[tuple[Line, list[Key]]]],
+        token: str,
+        holder: Holder,
+        room: Room,
     ) -> dict[ShardNo, Claimed]:
-        claims = [self._claim_at(namespace, shard, parts, holder, room) for shard, parts in groups.items()]
+        claims = [self._claim_at(namespace, shard, parts, token, holder, room) for shard, parts in groups.items()]
         return dict(zip(groups, await asyncio.gather(*claims), strict=True))
 
     async def _claim_at(
@@ -130,6 +137,7 @@ class Claims:
         namespace: str,
         shard: ShardNo,
         parts: Sequence[tuple[Line, list[Key]]],
+        token: str,
         holder: Holder,
         room: Room,
     ) -> Claimed:
@@ -139,7 +147,7 @@ class Claims:
                 topic_id = line.topic_ids.get(shard) or await self._ask_topic_id(line, shard)
                 if topic_id is not None:
                     size += len(keys)
-                    claims.append(Claim(topic_id, keys, *holder, *room))
+                    claims.append(Claim(topic_id, keys, token, *holder, *room))
             if not claims:
                 return Claimed([], is_known=False)  # another process told of a topic that is not here
             found = await self._flushes[shard, namespace == "_dag"].submit(claims, namespace, size=size)

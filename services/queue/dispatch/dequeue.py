@@ -84,7 +84,7 @@ class Dequeues:
         Raises:
             Overloaded: claims wait too long on every shard.
         """
-        holder = new_token(), lease_s, worker
+        holder = lease_s, worker
         leased = Leased(len(demands))
         if settles is not None and self._is_limited(namespace, demands):
             wait_s = await settles()
@@ -323,5 +323,5 @@ def _terms(
     holder: Holder, counts: Sequence[int], gone: asyncio.Future[None] | None, tenant: Tenant | None
 ) -> Terms | None:
     """Under which a flush may lease items to a call at once; None where a claim must."""
-    token, lease_s, worker = holder
-    return Terms(token, lease_s, counts[0], gone, worker, tenant) if len(counts) == 1 else None
+    lease_s, worker = holder
+    return Terms(new_token(), lease_s, counts[0], gone, worker, tenant) if len(counts) == 1 else None

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.dag.model import Dag, Parent, Retry, Send
-from services.dag.run.subdag_retry import Above
+from services.dag.model import Parent, Retry, Send
 from shared.errors import Unavailable
 from tests.support.dag_world import DagWorld
 from tests.support.databases import Databases
@@ -190,38 +189,31 @@ async def test_a_child_is_retried_as_its_caller_asks_whoever_does_it(
 
 
 async def test_a_retry_of_a_grandchild_that_its_row_has_brought_to_an_end_does_not_begin_it_again(
-    world: DagWorld, monkeypatch: pytest.MonkeyPatch
+    world: DagWorld,
 ) -> None:
     """The call stands still behind its first commit, and the DAG between goes on running for somebody else."""
-    middle_dag = {"nodes": [sub("mid", {"x": []}), item("beside")]}
-    dag = await start(world, {"key": "top", "dag": middle_dag})
+    dag = await start(world, {"key": "top", "dag": {"nodes": [sub("mid", {"x": []}), item("beside")]}})
     middle = await child_of(world, dag, "top")
     low = await child_of(world, middle, "mid")
     world.queue.die("x")
     world.queue.die("beside")
     await world.settle()
-    node_first = world.duties.retrier._sub_dags._node_first
 
-    async def stands_still(child: Dag, wanted: Retry) -> Above:
-        above = await node_first(child, wanted)
-        if child.id == middle:
-            await world.settle()
-            assert world.queue.item_of("x").body["payload"] == "mended"
-            await world.verb(middle, "retry", {"nodes": ["beside"]})
-            world.queue.die("x")
-            await world.settle()
-        return above
+    async def ended() -> None:
+        await world.settle()
+        assert world.queue.item_of("x").body["payload"] == "mended"
+        await world.verb(middle, "retry", {"nodes": ["beside"]})
+        world.queue.die("x")
+        await world.settle()
 
-    monkeypatch.setattr(world.duties.retrier._sub_dags, "_node_first", stands_still)
-    answer = await world.verb(low, "retry", {"payloads": {"x": "mended"}}, expect=503)
-    assert answer["outcome"] == "unknown"
+    with Between(world, ended, middle):
+        answer = await world.verb(low, "retry", {"payloads": {"x": "mended"}})
+    assert answer["state"] == "failed", "what was asked for was done, and failed again"
     await world.settle()
     await world.sweep()
     assert world.queue.deliverable() == ["beside"]
-    assert [(await world.node(dag_id, key))["generation"] for dag_id, key in ((middle, "mid"), (low, "x"))] == [
-        2,
-        2,
-    ]
+    found = [(await world.node(dag_id, key))["generation"] for dag_id, key in ((middle, "mid"), (low, "x"))]
+    assert found == [2, 2]
 
 
 @pytest.mark.parametrize("cleans", ["child", "middle"])
