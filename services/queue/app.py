@@ -158,13 +158,11 @@ def create_app(settings: QueueSettings) -> HotPath:
         async with _all(talking):
             yield
             await leave()
+            await dispatch.ended()
         for loop in loops:
             await loop.stop()
-        await watch.stop()
-        await relay.close()
-        await buckets.close()
-        await ownership.stop()
-        await shards.close()
+        for end in (watch.stop, relay.close, buckets.close, ownership.stop, shards.close):
+            await end()
 
     app = _described(lifespan)
     verbs = Verbs(process).by_name()

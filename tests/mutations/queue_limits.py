@@ -293,6 +293,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
+        "hand-back-going",
+        "what is to be handed back when a process goes has a moment",
+        "services/queue/app.py",
+        "            await dispatch.ended()\n",
+        "",
+        ("integration/queue/test_hand_backs.py::test_what_is_to_be_handed_back_when_a_process_goes_has_a_moment",),
+    ),
+    Mutation(
         "gone-in-good-order",
         "an answer does not wait until a connection that has to go is closed",
         "shared/postgres/connections.py",

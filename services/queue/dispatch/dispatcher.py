@@ -32,6 +32,9 @@ from shared.clock import Clock
 from shared.errors import ShardUnavailable
 from shared.ids import ShardNo
 
+# So long a process that goes waits for what goes on behind its answers.
+LATE_S_MAX = 2.0
+
 
 class Dispatch:
     """All lines of this process."""
@@ -248,6 +251,11 @@ class Dispatch:
         self.is_leaving = True
         for line in self._lines.values():
             line.wake_all()
+
+    async def ended(self) -> None:
+        """What goes on behind answers has ended, or had its moment: it gives back what nobody else would."""
+        if self._late:
+            await asyncio.wait(self._late, timeout=LATE_S_MAX)
 
     def forget_idle(self) -> int:
         """Drop lines that nobody has wanted for a while."""

@@ -24,7 +24,7 @@ from tests.integration.queue.test_slow_claims import (
     sick,
 )
 from tests.support.clocks import ManualClock
-from tests.support.queue_host import Api
+from tests.support.queue_host import Api, QueueHost
 
 # What a call may ask for at least.
 SHORTEST_LEASE_S = 1.0
@@ -164,6 +164,34 @@ async def test_what_a_call_gets_by_its_next_claim_is_not_handed_back_with_what_t
             await asyncio.sleep(0.005)
     assert set(said) == {"lease_lost"}
     assert await own_api.ack(held) == ["acked"]
+
+
+async def test_what_is_to_be_handed_back_when_a_process_goes_has_a_moment(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = QueueHost(own_api.host.database, own_api.host.clock)
+    goes = asyncio.Event()
+    await fill(own_api, 1, 5, max_attempts=1)
+    held = await own_api.dequeue("t", 5)
+    until = datetime.now(UTC) + timedelta(seconds=60)
+    unused = [Unused(item["id"], item["lease_token"], until) for item in held]
+
+    async def behind() -> None:
+        await goes.wait()
+        await host.process.hand_backs.hand_back(own_api.namespace, unused)
+
+    ended = host.dispatch.ended
+
+    async def waits() -> None:
+        goes.set()
+        await ended()
+
+    monkeypatch.setattr(host.dispatch, "ended", waits)
+    app = host.app.app
+    async with app.router.lifespan_context(app):
+        host.dispatch.keep(behind())
+    assert not host.dispatch._late
+    await all_at_no_attempt(own_api, 5)
 
 
 async def test_while_a_claim_is_in_doubt_it_is_asked_for_before_the_shortest_lease_ends(
