@@ -86,7 +86,7 @@ async def test_a_waiter_that_hung_up_is_not_claimed_for(own_api: Api) -> None:
     gone = Connection(own_api, BODY)
     await until_waiting(own_api, 1)
     gone.hang_up()
-    await asyncio.wait_for(gone.task, 1)
+    await asyncio.wait_for(gone.task, 15)
     await own_api.enqueue_one("t")
 
     assert json.loads(gone.answer) == {"items": []}

@@ -168,7 +168,7 @@ async def test_stop_ends_a_pause() -> None:
     loop = Loop("duty", duty, interval_s=FOREVER_S)
     loop.start()
     await until(lambda: duty.steps == 1)
-    await asyncio.wait_for(loop.stop(), 1)
+    await asyncio.wait_for(loop.stop(), 60)
 
 
 async def test_stop_before_start_is_nothing() -> None:

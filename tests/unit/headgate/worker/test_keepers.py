@@ -119,7 +119,7 @@ async def test_verdicts_wait_for_a_service_that_is_away_and_their_leases_are_kep
     assert held.queue.said["ack"] == [{"id": "a", "lease_token": "token-a", "output": 7}]
     assert held.leases.held() == []
     assert len(held.slept) == 2
-    await asyncio.wait_for(held.settler.settled(), 1)
+    await asyncio.wait_for(held.settler.settled(), 60)
 
 
 async def test_one_verdict_that_the_service_refuses_does_not_hold_up_the_others() -> None:

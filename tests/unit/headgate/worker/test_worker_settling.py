@@ -295,4 +295,4 @@ async def test_nothing_is_settled_while_it_is_on_its_way() -> None:
     assert held.settler.take() == [], "it goes by itself now"
     await held.settler.step()
     assert [ack["id"] for ack in held.queue.said["ack"]] == ["a", "b"]
-    await asyncio.wait_for(held.settler.settled(), 1)
+    await asyncio.wait_for(held.settler.settled(), 60)
