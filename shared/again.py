@@ -14,13 +14,12 @@ T = TypeVar("T")
 # So long after a refusal it is tried again, and after each further one twice as long, up to a bound.
 PAUSE_S = 0.25
 PAUSE_S_MAX = 15.0
-URGENT_S_MAX = 0.5
 
 
 class Again(Generic[T]):
     """Things of one kind, of which `kept_max` are kept for another try. `keep` holds on to what goes on behind a
-    caller, `until_s` says by the wall clock when the time of one is over, `give_up` is told of those that are not
-    tried any more, and `is_urgent` says whether some may be left for no longer than `URGENT_S_MAX`."""
+    caller, `until_s` says by the wall clock when the time of one is over, and `give_up` is told of those that are
+    not tried any more."""
 
     def __init__(
         self,
@@ -30,13 +29,11 @@ class Again(Generic[T]):
         until_s: Callable[[T], float],
         give_up: Callable[[Sequence[T]], None],
         kept_max: int,
-        is_urgent: Callable[[Sequence[T]], bool] = lambda _: False,
     ) -> None:
         self._keep = keep
         self._clock = clock
         self._until_s = until_s
         self._give_up = give_up
-        self._is_urgent = is_urgent
         self.kept_max = kept_max
         self.kept = 0
 
@@ -54,7 +51,7 @@ class Again(Generic[T]):
         try:
             while left:
                 await Waker().wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
-                pause_s = min(2 * pause_s, URGENT_S_MAX if self._is_urgent(left) else PAUSE_S_MAX)
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
                 # Whether it is over is for the shard to say: this clock ends no more than the trying.
                 now_s = self._clock.wall_s()
                 self._let_go([thing for thing in left if self._until_s(thing) <= now_s])

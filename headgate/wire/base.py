@@ -204,7 +204,7 @@ TOPIC_PATTERN: Final = r"^[A-Za-z0-9._/-]{1,128}$"
 
 NamespaceName = Annotated[str, StringConstraints(pattern=NAMESPACE_PATTERN)]
 Topic = Annotated[str, StringConstraints(pattern=TOPIC_PATTERN)]
-ACK_TOPIC_PATTERN: Final = r"^(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}$"
+ACK_TOPIC_PATTERN: Final = rf"^(?:{NAMESPACE_PATTERN[1:-1]}:)?{TOPIC_PATTERN[1:]}"
 # Patterns stand in the OpenAPI documents, so they are such as ECMA-262 has: no flags inside.
 UUID_PATTERN: Final = r"^[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 ID_PATTERN: Final = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$"

@@ -36,6 +36,7 @@ from services.queue.leases.ack import Acks
 from services.queue.leases.ack_flushes import AckFlushes
 from services.queue.leases.cancel import Cancels
 from services.queue.leases.dag_news import DagNews
+from services.queue.leases.doubts import Doubts
 from services.queue.leases.expiry import Expiry
 from services.queue.leases.extend import Extends
 from services.queue.leases.hand_backs import HandBacks
@@ -67,6 +68,7 @@ from shared.http.access import access_of
 from shared.http.edge import install
 from shared.http.hot_path import HotPath, Verb
 from shared.http.pages import add_pages
+from shared.ids import ShardNo
 from shared.loop import Loop
 from shared.metrics import ACKED, DEAD, DEQUEUED, ENQUEUED, LEASE_EXPIRED, NACKED
 from shared.redis import connect
@@ -194,8 +196,17 @@ def _process(
     def hand_back(namespace: str, unused: Sequence[Unused]) -> Awaitable[None]:
         return hand_backs.hand_back(namespace, unused)
 
+    def doubt(shard: ShardNo, namespace: str, token: str) -> None:
+        doubts.note(shard, namespace, token)
+
     dispatch = Dispatch(
-        list(stores.values()), settings, clock, announcer=announcer, owns=ownership.owns, hand_back=hand_back
+        list(stores.values()),
+        settings,
+        clock,
+        announcer=announcer,
+        owns=ownership.owns,
+        hand_back=hand_back,
+        doubt=doubt,
     )
     placement = Placement(list(stores), settings, clock, avoids=shards.avoids, owns=ownership.owns)
     dag_news = DagNews(settings)
@@ -204,6 +215,7 @@ def _process(
     gates = Gates(stores, shards, clock, wake=dispatch.look_again, keep=dispatch.keep)
     nacks = Nacks(stores, dispatch, gates, expiry, dag_news, settings)
     hand_backs = HandBacks(nacks.nack, dispatch.keep, clock)
+    doubts = Doubts(stores, hand_backs.hand_back, dispatch.keep, clock)
     quotas = Quotas(stores, buckets, clock)
     operations = Operations(stores, dispatch, settings, clock)
     agreement = Agreement(stores, settings.given_rows_max, dispatch.release)

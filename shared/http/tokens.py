@@ -4,7 +4,7 @@ namespaces, and perhaps when it expires.
 The file is read again every `REREAD_S`, so a token is revoked by taking its line out. Lines stand for themselves:
 one that cannot be read is no token, is named in the log and counted, and keeps no other from coming or going. A
 file that is gone holds no tokens; but whoever replaces one may leave a moment without, so what was read last stays
-in force for a grace.
+in force for a grace, from the first look that finds it gone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from stat import S_ISREG
 from typing import Final
 
 import msgspec
@@ -61,9 +62,8 @@ class TokensFile:
         self._clock = clock
         self._tokens: dict[str, Token] = {}
         self._text: bytes | None = None
-        self._looked_s = self._read_s = float("-inf")
-        self._begun_s = clock.monotonic_s()
-        self._is_missing = False
+        self._looked_s = float("-inf")
+        self._missing_since_s: float | None = None
         self._look()
         TOKENS.set_function(self._count)
         TOKENS_FILE_UNREAD_SECONDS.set_function(self.unread_s)
@@ -76,7 +76,7 @@ class TokensFile:
     def unread_s(self) -> float:
         """For how long the file could not be read; 0: it was, when it was looked at last."""
         self._look()
-        return self._clock.monotonic_s() - max(self._read_s, self._begun_s) if self._is_missing else 0.0
+        return 0.0 if self._missing_since_s is None else self._clock.monotonic_s() - self._missing_since_s
 
     def _count(self) -> float:
         self._look()
@@ -88,26 +88,29 @@ class TokensFile:
             return
         self._looked_s = now_s
         try:
+            if not S_ISREG(self._path.stat().st_mode):
+                raise OSError("it is no regular file")  # a pipe would keep everybody waiting
             text = self._path.read_bytes()
         except OSError as error:
             self._miss(now_s, error)
             return
-        self._read_s, self._is_missing = now_s, False
+        self._missing_since_s = None
         if text != self._text:
             self._text = text
             self._take(text)
 
     def _miss(self, now_s: float, error: OSError) -> None:
-        ends = self._text is not None and now_s - self._read_s >= self._grace_s
+        is_new = self._missing_since_s is None
+        since_s = self._missing_since_s = now_s if self._missing_since_s is None else self._missing_since_s
+        ends = self._text is not None and now_s - since_s >= self._grace_s
         if ends:
             self._tokens, self._text = {}, None
             TOKENS_LINES_REFUSED.set(0)
-        if ends or not self._is_missing:
+        if ends or is_new:
             what = (
                 "no token is in force" if self._text is None else f"its tokens are, for {self._grace_s:g} s more"
             )
             log.error(f"the tokens file cannot be read; {what}", file=str(self._path), error=str(error))
-        self._is_missing = True
 
     def _take(self, text: bytes) -> None:
         tokens: dict[str, Token] = {}

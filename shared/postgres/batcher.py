@@ -84,8 +84,8 @@ class Late(ShardUnavailable):
 
 class Patience(NamedTuple, Generic[E, R]):
     """For how long calls wait for a flush, in it or behind it; who is told that it takes longer, again and again
-    while it goes on; and who takes the results of a call that is not there any more, or what was asked of a flush
-    that may have been done, with its tenant."""
+    while it goes on; and who takes the results of a call that is not there any more, or, with its tenant, what was
+    asked of a flush that takes longer, or may have been done."""
 
     wait_s: Callable[[], float]
     late: Callable[[], None]
@@ -295,7 +295,10 @@ class Batcher(Generic[E, R]):
         left_s = weight.since_s + wait_s - _clock.monotonic_s()
         if left_s <= 0:
             patience.late()
-            weight.ended = weight.ended or self._loop.create_future()
+            if weight.ended is None:
+                weight.ended = self._loop.create_future()
+                for call in weight.carried:
+                    patience.unsure(call.tenant, call.entries)
             for call in (*weight.carried, *weight.line.clear()):
                 _fail(call.future, Late(weight.ended))
             weight.tags = set()

@@ -81,7 +81,7 @@ BAD_ITEMS: list[tuple[dict[str, Any], str]] = [
     )),
     *(({"affinity": value}, "/affinity") for value in ("", "x" * 1025, "é" * 513, "a\u0000", "a\nb", 7, [])),
     *(({"ack_topic": value}, "/ack_topic") for value in (
-        "", "a b", ":t", "ns:", "a:b:c", "x" * 65 + ":t", 7, "é:t", "t\n",
+        "", "a b", ":t", "ns:", "a:b:c", ".:t", "..:t", "x" * 65 + ":t", 7, "é:t", "t\n",
     )),
     *(({"ack_context": value}, "/ack_context") for value in ([], "x", 7, True)),
     *(({"metadata": value}, "/metadata") for value in ([], "x", 7, True)),

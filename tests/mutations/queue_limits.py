@@ -2,6 +2,9 @@
 
 from tests.mutations.model import Mutation
 
+_CLAIMING = "services/queue/dispatch/claiming.py"
+_DOUBTS = "integration/queue/test_doubts.py"
+_DOUBTS_CODE = "services/queue/leases/doubts.py"
 _GATES = "services/queue/gates/topic_gates.py"
 _KEYS = "services/queue/gates/key_gates.py"
 _SQL = "services/queue/store/sql/gates.sql"
@@ -252,45 +255,66 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{_LEFT}::test_what_may_be_leased_to_nobody_has_the_room_of_its_key_until_it_is_handed_back",),
     ),
     Mutation(
-        "hand-back-unsure",
+        "claim-unsure",
         "what a claim leased whose answer was lost is handed back",
-        "services/queue/dispatch/claiming.py",
-        "for key in claim.keys]\n        self._give_back(str(namespace), unused)\n",
-        "for key in claim.keys]\n        assert unused\n",
-        ("integration/queue/test_hand_backs.py::test_what_a_claim_leased_whose_answer_was_lost_is_handed_back",),
+        _CLAIMING,
+        "            self._doubt(shard, str(namespace), claim.token)\n",
+        "            assert claim\n",
+        (f"{_DOUBTS}::test_what_a_claim_leased_whose_answer_was_lost_is_handed_back",),
     ),
     Mutation(
-        "hand-back-in-doubt",
+        "claim-in-doubt",
         "what a claim leases after its answer was lost, and asked for, is handed back",
-        "services/queue/leases/hand_backs.py",
-        'result.status == "lease_lost" and now_s < item.doubt_until_s',
-        'result.status == "lease_lost" and False',
-        (
-            "integration/queue/test_hand_backs.py"
-            "::test_what_a_claim_leases_after_its_answer_was_lost_and_asked_for_is_handed_back",
-        ),
+        _DOUBTS_CODE,
+        "if until_s <= begun_s]",
+        "if until_s]",
+        (f"{_DOUBTS}::test_what_a_claim_leases_after_its_answer_was_lost_and_asked_for_is_handed_back",),
+    ),
+    Mutation(
+        "claim-silent",
+        "what a claim has leased that does not answer is handed back before it does",
+        "shared/postgres/batcher.py",
+        "                    patience.unsure(call.tenant, call.entries)\n            for call in (*weight",
+        "                    assert call\n            for call in (*weight",
+        (f"{_DOUBTS}::test_what_a_claim_has_leased_that_does_not_answer_is_handed_back_before_it_does",),
     ),
     Mutation(
         "token-of-a-claim",
         "what a claim in doubt may have leased is not taken from its call, which got it by the next claim",
-        "services/queue/dispatch/claiming.py",
+        _CLAIMING,
         "        token = new_token()\n",
         '        token = "00000000-0000-4000-8000-000000000000"\n',
         (
-            "integration/queue/test_hand_backs.py"
+            f"{_DOUBTS}"
             "::test_what_a_call_gets_by_its_next_claim_is_not_handed_back_with_what_the_last_one_may_have_leased",
         ),
     ),
     Mutation(
-        "hand-back-urgent",
-        "what may be leased any moment is asked for before the shortest lease ends",
-        "services/queue/leases/hand_backs.py",
-        "        return any(now_s < item.doubt_until_s for item in unused)\n",
-        "        return any(now_s > item.doubt_until_s for item in unused)\n",
+        "handoff-unsure",
+        "what a flush has leased to a call that waits is handed back where its answer was lost",
+        "services/queue/dispatch/direct_handoff.py",
+        "            if is_unsure:\n                self._doubt(line.namespace, token)\n",
+        "",
         (
-            "integration/queue/test_hand_backs.py"
-            "::test_while_a_claim_is_in_doubt_it_is_asked_for_before_the_shortest_lease_ends",
+            f"{_DOUBTS}"
+            "::test_what_a_flush_has_leased_to_a_call_that_waits_and_whose_answer_was_lost_is_handed_back",
         ),
+    ),
+    Mutation(
+        "doubt-soon",
+        "what may be leased any moment is asked for before the shortest lease ends",
+        _DOUBTS_CODE,
+        "Waker().wait(PAUSE_S_MAX * ",
+        "Waker().wait(10 * PAUSE_S_MAX * ",
+        (f"{_DOUBTS}::test_while_a_claim_is_in_doubt_it_is_asked_for_before_the_shortest_lease_ends",),
+    ),
+    Mutation(
+        "doubt-away",
+        "a shard that was away for long is asked for what is in doubt when it is there again",
+        _DOUBTS_CODE,
+        "                    pass  # of what was done before it went away it says when it is there again\n",
+        "                    tokens.clear()\n",
+        (f"{_DOUBTS}::test_a_shard_that_was_away_for_longer_than_a_doubt_lasts_is_asked_when_it_is_there_again",),
     ),
     Mutation(
         "hand-back-going",

@@ -38,7 +38,7 @@ from shared.ids import are_canonical, one_shard_of
 S = TypeVar("S", bound=msgspec.Struct)
 
 is_topic = re.compile(r"[A-Za-z0-9._/-]{1,128}").fullmatch
-_ACK_TOPIC = re.compile(r"(?:[A-Za-z0-9._-]{1,64}:)?[A-Za-z0-9._/-]{1,128}").fullmatch
+_ACK_TOPIC = re.compile(wire.ACK_TOPIC_PATTERN).fullmatch
 _INT32 = 2**31
 
 # Bodies of dequeue calls that were judged before, up to a length.

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 
 from services.queue.dispatch.claim_flushes import by_shard, claimer
 from services.queue.dispatch.direct_handoff import Line
 from services.queue.dispatch.resting_shards import Resting
-from services.queue.model import LEASE_S, Claim, Key, TopicId
+from services.queue.model import Claim, Key, TopicId
 from services.queue.settings import QueueSettings
 from services.queue.store.dequeue_encoding import Claimed, Group, Leased, Unused
 from services.queue.store.shard_store import Store
 from shared.admission.connection_priority import Urgency
 from shared.admission.delay import overloaded
-from shared.clock import Clock
 from shared.errors import Overloaded, Unavailable
 from shared.ids import ShardNo, new_token
 from shared.log import log
@@ -38,34 +36,32 @@ CLAIM_S_MAX = 2.0
 # A shard that refused a claim, or was too slow, is asked for nothing for so long; less where it was for the load.
 REST_S = 1.0
 LOAD_REST_S = 0.1
-# A claim whose answer was lost may be done that much later: its server stood still, or waited for a lock. Longer
-# than any statement may take (`statement_timeout`).
-DOUBT_S = 30.0
 
 
 class Claims:
-    """Those of this process. `give_back` takes what was leased for nobody."""
+    """Those of this process. `give_back` takes what was leased for nobody, `doubt` is told of tokens under which
+    something may be."""
 
     def __init__(
         self,
         settings: QueueSettings,
         rests: Resting,
-        clock: Clock,
         *,
         topic_id: Callable[[Line, ShardNo], Awaitable[TopicId | None]],
         give_back: Callable[[str, list[Unused]], None],
+        doubt: Callable[[ShardNo, str, str], None],
     ) -> None:
         self._settings = settings
         self._rests = rests
-        self._clock = clock
         self._topic_id = topic_id
         self._give_back = give_back
+        self._doubt = doubt
         self._flushes: dict[tuple[int, bool], Batcher[Claim, Claimed]] = {}
 
     def join(self, store: Store) -> None:
         """Serve one more shard."""
         late = partial(self._rest, store.number, "claims take too long")
-        patience = Patience(lambda: CLAIM_S_MAX, late, self._unheard, self._unsure)
+        patience = Patience(lambda: CLAIM_S_MAX, late, self._unheard, partial(self._unsure, store.number))
         for relaxed in (False, True):
             pool = store.shard.relaxed if relaxed else store.pool
             self._flushes[store.number, relaxed] = Batcher(
@@ -192,11 +188,7 @@ class Claims:
         if unused:
             self._give_back(str(namespace), unused)
 
-    def _unsure(self, namespace: Hashable, claims: Sequence[Claim]) -> None:
-        """What a shard has leased, or may yet, and told nobody. Of what it has not, the token is nobody's."""
-        doubt_until_s = self._clock.wall_s() + DOUBT_S
-        unused: list[Unused] = []
+    def _unsure(self, shard: ShardNo, namespace: Hashable, claims: Sequence[Claim]) -> None:
+        """What a shard has leased, or may yet, and told nobody."""
         for claim in claims:
-            until = datetime.fromtimestamp(doubt_until_s + (claim.lease_s or LEASE_S), UTC)
-            unused += [Unused(key.id, claim.token, until, doubt_until_s) for key in claim.keys]
-        self._give_back(str(namespace), unused)
+            self._doubt(shard, str(namespace), claim.token)

@@ -6,7 +6,7 @@ then leased to it in the same transaction, and it is answered after one commit i
 Where there is anything to choose, nothing is offered, and the call is woken to look for itself.
 
 Nothing depends on an offer: a flush that is refused with one is sent again without, and whatever a call could not
-be told is given back like any lease that nobody uses.
+be told is given back like any lease that nobody uses; also what a flush has leased whose answer was lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from services.queue.keys.scan_floor import KeysFloor
 from services.queue.model import Bound, Key, Offer, TopicId
 from services.queue.quotas import Tenant, Use
 from services.queue.store.dequeue_encoding import Handed, Unused, unused
-from shared.errors import Invalid
+from shared.errors import Invalid, ServiceError
 from shared.fallback import Fallback
 from shared.ids import ShardNo
 
@@ -249,8 +249,9 @@ class Line:
         self.offered += 1
         return place, self._wakes
 
-    def take_back(self, place: Place, wakes: int) -> None:
-        """Nothing was handed to this call: it waits again, or looks for itself if it has been woken meanwhile."""
+    def take_back(self, place: Place, wakes: int | None) -> None:
+        """Nothing was handed to this call: it waits again, or looks for itself if it has been woken meanwhile, or
+        may have been leased something that it will not be told of (`wakes` None)."""
         place.is_offered = False
         self.offered -= 1
         if self._wakes != wakes or place.is_awaited:
@@ -271,10 +272,12 @@ class Handing:
         lines: Sequence[tuple[TopicId, Line]],
         recent: dict[TopicId, None],
         hand_back: Callable[[str, list[Unused]], None],
+        doubt: Callable[[str, str], None],
         entries: int,
     ) -> None:
         self._recent = recent
         self._hand_back = hand_back
+        self._doubt = doubt
         self._open: dict[str, tuple[Line, Place, int, int]] = {}
         self.offers: list[Offer] = []
         for topic_id, line in lines:
@@ -294,14 +297,17 @@ class Handing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for line, place, wakes, room in self._open.values():
+        is_unsure = isinstance(error, ServiceError) and error.outcome == "unknown"
+        for token, (line, place, wakes, room) in self._open.items():
+            if is_unsure:
+                self._doubt(line.namespace, token)
             if place.terms is not None:
                 place.terms.reserved(room, 0)
             if place.is_left:
                 line.offered -= 1
                 place.cancel()
             else:
-                line.take_back(place, wakes)
+                line.take_back(place, None if is_unsure else wakes)
         self._open.clear()
 
     async def flush(self, work: Callable[[Sequence[Offer]], Awaitable[T]]) -> T:

@@ -48,6 +48,7 @@ class Dispatch:
         announcer: Announcer,
         owns: Callable[[ShardNo], bool],
         hand_back: Callable[[str, Sequence[Unused]], Awaitable[None]],
+        doubt: Callable[[ShardNo, str, str], None],
     ) -> None:
         self._owns = owns
         self._stores: dict[ShardNo, Store] = {}
@@ -57,6 +58,7 @@ class Dispatch:
         self.announcer = announcer
         self.asked = Asked(clock, announcer)
         self._hand_back = hand_back
+        self._doubt = doubt
         self._late: set[asyncio.Task[None]] = set()
         self.shares: dict[tuple[str, str], Shares] = {}
         self._lines: dict[tuple[str, str], Line] = {}
@@ -76,7 +78,9 @@ class Dispatch:
             keep=self.keep,
             rests=self.rests,
         )
-        self.claims = Claims(settings, self.rests, clock, topic_id=self.looking.topic_id, give_back=self.give_back)
+        self.claims = Claims(
+            settings, self.rests, topic_id=self.looking.topic_id, give_back=self.give_back, doubt=doubt
+        )
         for store in stores:
             self.join(store)
 
@@ -140,14 +144,14 @@ class Dispatch:
         lines = self._offerable(shard, recent, entries)
         if waits:
             lines = [(topic_id, line) for topic_id, line in lines if len(line.waiting) > 1]
-        return Handing(lines, recent, self.give_back, entries)
+        return Handing(lines, recent, self.give_back, partial(self._doubt, shard), entries)
 
     def handing_of(self, shard: ShardNo, topics: Set[tuple[str, str]], entries: int) -> Handing:
         """The same of a flush of which it is known what it makes ready, if it is of few topics."""
         names = self._stores[shard].names
         refs = (names.known(*pair) for pair in topics) if len(topics) <= HANDED_TOPICS_MAX else ()
         lines = self._offerable(shard, [ref.topic_id for ref in refs if ref is not None], entries)
-        return Handing(lines, {}, self.give_back, entries)
+        return Handing(lines, {}, self.give_back, partial(self._doubt, shard), entries)
 
     def is_awaited(self, shard: ShardNo, topics: Iterable[tuple[str, str]], entries: int) -> bool:
         """Whether `handing_of` may have something to offer."""

@@ -8,6 +8,7 @@ expiry            leases that ran out, times to live that passed
 ack_flushes       acks that share a flush, and go on with their DAGs in it
 dag_news          what ends of items have done to DAGs, told
 hand_backs        what was leased to a call that is not there to get it
+doubts            what may be leased to nobody, as an answer was lost
 held_items        the locks and looks that nack, extend and expiry have in common
 shard_groups      a call's ids by their shards, and its results put together again
 failed_attempts   the log of deliveries that failed

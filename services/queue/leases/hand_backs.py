@@ -1,9 +1,7 @@
 """Items that were leased to a call that is not there to get them: they go back as if they had never been leased.
 
 Of these nobody has been told anything: no answer that names them was begun. So it costs no attempt, and what is
-delivered at most once goes back, too. A shard that refuses is asked again until the leases have ended; one whose
-answer to a claim was lost, and that has not leased these, is asked again for as long as it may be about to; so
-often that not even the shortest lease ends in between.
+delivered at most once goes back, too. A shard that refuses is asked again until the leases have ended.
 """
 
 from __future__ import annotations
@@ -33,14 +31,12 @@ class HandBacks:
         clock: Clock,
     ) -> None:
         self._nack = nack
-        self._clock = clock
         self.again = Again[Unused](
             keep,
             clock,
             until_s=lambda item: item.until.timestamp(),
             give_up=_give_up,
             kept_max=KEPT_ITEMS_MAX,
-            is_urgent=self._are_in_doubt,
         )
 
     async def hand_back(self, namespace: str, unused: Sequence[Unused]) -> None:
@@ -56,16 +52,7 @@ class HandBacks:
             results = await self._nack(namespace, nacks)
         except Unavailable:
             return unused
-        now_s = self._clock.wall_s()
-        return [
-            item
-            for item, result in zip(unused, results, strict=True)
-            if result.status == "refused" or (result.status == "lease_lost" and now_s < item.doubt_until_s)
-        ]
-
-    def _are_in_doubt(self, unused: Sequence[Unused]) -> bool:
-        now_s = self._clock.wall_s()
-        return any(now_s < item.doubt_until_s for item in unused)
+        return [item for item, result in zip(unused, results, strict=True) if result.status == "refused"]
 
 
 def _give_up(unused: Sequence[Unused]) -> None:

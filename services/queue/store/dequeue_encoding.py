@@ -45,13 +45,11 @@ Handed = tuple[Key, HandedLease]
 
 
 class Unused(NamedTuple):
-    """An item that was leased under that token until then, and that nobody was told of. Until `doubt_until_s`, by
-    the wall clock, the claim may be yet to come: its answer was lost."""
+    """An item that was leased under that token until then, and that nobody was told of."""
 
     id: str
     token: str
     until: datetime
-    doubt_until_s: float = 0.0
 
 
 class Group(NamedTuple):

@@ -92,6 +92,19 @@ async def lock_groups(tx: Transaction, tokens: Sequence[str]) -> dict[str, list[
     return groups
 
 
+class LeasedGroup(NamedTuple):
+    """What is leased under a token, and until when."""
+
+    token: str
+    expires_at: datetime
+    ids: list[str]
+
+
+async def leased_under(asked: Asked, tokens: Sequence[str]) -> list[LeasedGroup]:
+    """The groups of these tokens, without waiting for anybody."""
+    return await rows_of(LeasedGroup, asked, SQL.leased_under, tokens=list(tokens))
+
+
 async def held_under(asked: Asked, pairs: Sequence[tuple[str, str]]) -> list[int]:
     """The places of those of these (token, id) pairs that a group names now, without waiting for anybody."""
     tokens, ids = zip(*pairs, strict=True)

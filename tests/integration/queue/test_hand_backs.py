@@ -1,7 +1,7 @@
 """What was leased to a call that is not there to get it goes back, also where its shard refuses it for a while."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +10,7 @@ import pytest
 
 from services.queue.dispatch import claiming
 from services.queue.leases import hand_backs
-from services.queue.leases.nack import Nack
-from services.queue.model import Result
+from services.queue.leases.doubts import Doubts
 from services.queue.store.dequeue_encoding import Unused
 from shared import again
 from shared.errors import ShardUnavailable
@@ -23,16 +22,13 @@ from tests.integration.queue.test_slow_claims import (
     shards_of,
     sick,
 )
-from tests.support.clocks import ManualClock
 from tests.support.queue_host import Api, QueueHost
-
-# What a call may ask for at least.
-SHORTEST_LEASE_S = 1.0
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A claim is given up soon."""
+    """A claim is given up soon; nothing else asks for what it has leased."""
+    monkeypatch.setattr(Doubts, "note", lambda *_: None)
     monkeypatch.setattr(claiming, "CLAIM_S_MAX", 0.3)
     monkeypatch.setattr("services.queue.dispatch.dequeue.MISSES_S_MAX", 0.2)
     return None
@@ -69,19 +65,6 @@ def hear(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return said
 
 
-def lose_answer(api: Api, shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next claim of this shard is done, and nobody hears of it."""
-    store = api.host.stores[shard]
-    claim = store.claim
-
-    async def lost(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(store, "claim", claim)
-        await claim(*args, **kwargs)
-        raise ShardUnavailable("the connection was cut", outcome="unknown")
-
-    monkeypatch.setattr(store, "claim", lost)
-
-
 async def given_up(api: Api, items: int, refusing: Refusing | None = None, **fields: Any) -> None:
     """A claim of so many that a call did not wait for; from then on its shard may be unwell."""
     await fill(api, 1, items, **fields)
@@ -90,80 +73,6 @@ async def given_up(api: Api, items: int, refusing: Refusing | None = None, **fie
         assert await claims_that_stand(api) == 1
         if refusing is not None:
             refusing.is_well = False
-
-
-@pytest.mark.parametrize("delivery", [{"max_attempts": 1}, {"delivery": "at_most_once"}])
-async def test_what_a_claim_leased_whose_answer_was_lost_is_handed_back(
-    own_api: Api, monkeypatch: pytest.MonkeyPatch, delivery: dict[str, Any]
-) -> None:
-    await fill(own_api, 1, 5, **delivery)
-    lose_answer(own_api, 1, monkeypatch)
-    assert await shards_of(own_api.dequeue("t", 5)) == {}
-    await all_at_no_attempt(own_api, 5)
-
-
-async def test_what_a_claim_leases_after_its_answer_was_lost_and_asked_for_is_handed_back(
-    own_api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its server stood still: the connection was cut, and the claim was done when it went on."""
-    store, hand_backs_ = own_api.host.stores[1], own_api.host.process.hand_backs
-    claim, nack = store.claim, hand_backs_._nack
-    sent: list[tuple[Any, Any]] = []
-    said: list[str] = []
-
-    async def lost(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(store, "claim", claim)
-        sent.append((args, kwargs))
-        raise ShardUnavailable("the connection was cut", outcome="unknown")
-
-    async def hears(*args: Any) -> Any:
-        results = await nack(*args)
-        said.extend(result.status for result in results)
-        if sent:
-            [(args, kwargs)] = sent
-            sent.clear()
-            await claim(*args, **kwargs)
-        return results
-
-    await fill(own_api, 1, 5, max_attempts=1)
-    monkeypatch.setattr(store, "claim", lost)
-    monkeypatch.setattr(hand_backs_, "_nack", hears)
-    assert await shards_of(own_api.dequeue("t", 5)) == {}
-    async with asyncio.timeout(END_S):
-        while len(said) < 10:
-            await asyncio.sleep(0.005)
-    assert said == ["lease_lost"] * 5 + ["requeued"] * 5
-    await all_at_no_attempt(own_api, 5)
-
-
-async def test_what_a_call_gets_by_its_next_claim_is_not_handed_back_with_what_the_last_one_may_have_leased(
-    own_api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The connection was cut before the claim came; the call waits, and claims the same item again."""
-    store, hand_backs_ = own_api.host.stores[1], own_api.host.process.hand_backs
-    claim, nack = store.claim, hand_backs_._nack
-    said: list[str] = []
-
-    async def lost(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(store, "claim", claim)
-        raise ShardUnavailable("the connection was cut", outcome="unknown")
-
-    async def hears(*args: Any) -> Any:
-        results = await nack(*args)
-        said.extend(result.status for result in results)
-        return results
-
-    await fill(own_api, 1, 1, delivery="at_most_once")
-    monkeypatch.setattr(claiming, "REST_S", 0.05)
-    monkeypatch.setattr(store, "claim", lost)
-    monkeypatch.setattr(hand_backs_, "_nack", hears)
-    [held] = await own_api.dequeue("t", 1, wait_s=20)
-    asked = len(said)
-    async with asyncio.timeout(END_S):
-        while len(said) < asked + 2:
-            await asyncio.sleep(0.005)
-    assert set(said) == {"lease_lost"}
-    assert await own_api.ack(held) == ["acked"]
 
 
 async def test_what_is_to_be_handed_back_when_a_process_goes_has_a_moment(
@@ -192,31 +101,6 @@ async def test_what_is_to_be_handed_back_when_a_process_goes_has_a_moment(
         host.dispatch.keep(behind())
     assert not host.dispatch._late
     await all_at_no_attempt(own_api, 5)
-
-
-async def test_while_a_claim_is_in_doubt_it_is_asked_for_before_the_shortest_lease_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = ManualClock(wall=True)
-    pauses_s: list[float] = []
-
-    class Pause:
-        async def wait(self, pause_s: float) -> None:
-            pauses_s.append(pause_s)
-            clock.advance(pause_s)
-
-    async def nack(_namespace: str, nacks: Sequence[Nack]) -> list[Result]:
-        return [Result(nack.id, "lease_lost") for nack in nacks]
-
-    monkeypatch.setattr(again, "Waker", Pause)
-    work: list[asyncio.Future[None]] = []
-    made = hand_backs.HandBacks(nack, lambda more: work.append(asyncio.ensure_future(more)), clock)
-    doubt_until_s = clock.wall_s() + claiming.DOUBT_S
-    until = datetime.fromtimestamp(doubt_until_s + 600, UTC)
-    await made.hand_back("n", [Unused("id", "token", until, doubt_until_s)])
-    await asyncio.gather(*work)
-    assert max(pauses_s) < SHORTEST_LEASE_S
-    assert sum(pauses_s) >= claiming.DOUBT_S
 
 
 @pytest.mark.parametrize("max_attempts", [0, 1])

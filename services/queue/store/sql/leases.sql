@@ -129,6 +129,9 @@ LEFT JOIN LATERAL leave_behind(
 SELECT token::text, namespace_id, topic_id, expires_at, claimed_at, worker, progress, progress_at, ids::text[] FROM lease
 WHERE token = ANY ($1::uuid[]) ORDER BY lease.token FOR UPDATE;
 
+-- name: leased_under(tokens)
+SELECT token::text, expires_at, ids::text[] FROM lease WHERE token = ANY ($1::uuid[]);
+
 -- name: held_under(tokens, ids)
 -- Which of these pairs, by their places from 1, a lease group names now.
 SELECT asked.place FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS asked(token, id, place)

@@ -171,6 +171,8 @@ def test_a_file_that_is_gone_holds_no_tokens_after_a_grace(tmp_path: Path, clock
     doors = access(tmp_path, clock, line)
     assert welcome(doors, token) == [True]
     (tmp_path / "tokens").unlink()
+    clock.now_s += 10 * GRACE_S  # nobody has called meanwhile: it may be gone for a moment only
+    assert welcome(doors, token) == [True]
     clock.now_s += GRACE_S - 0.1
     assert welcome(doors, token) == [True]
     assert (gauge(TOKENS), gauge(TOKENS_FILE_UNREAD_SECONDS)) == (1, pytest.approx(GRACE_S - 0.1))
@@ -181,6 +183,14 @@ def test_a_file_that_is_gone_holds_no_tokens_after_a_grace(tmp_path: Path, clock
     clock.now_s += REREAD_S
     assert welcome(doors, token) == [True]
     assert (gauge(TOKENS), gauge(TOKENS_FILE_UNREAD_SECONDS)) == (1, 0)
+
+
+def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path, clock: ManualClock) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    doors = Access(None, TokensFile(tmp_path / "pipe", GRACE_S, clock), clock)
+    with pytest.raises(Unauthorized):
+        doors.caller(None)
+    assert gauge(TOKENS) == 0
 
 
 def test_a_file_that_was_never_there_lets_nobody_in(tmp_path: Path, clock: ManualClock) -> None:
