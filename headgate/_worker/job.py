@@ -6,6 +6,7 @@ import inspect
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import Context
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -314,6 +315,20 @@ def verdict_of(job: Job, output: Any) -> Ending:
     except Invalid as error:
         return "nack", job.nack(error=f"the handler's output {error.detail}")
     return "ack", job.leased.ack(output)
+
+
+def handed_back(job: Job) -> Ending:
+    """How the service is told of what a worker that stops has not ended."""
+    return "nack", job.nack(error="the worker stopped", costs_attempt=False)
+
+
+def ended_by_exit(job: Job, found: tuple[BaseException, Context] | None) -> Ending | None:
+    """How the service is told of a job of which a task or a callback, which have its context, has ended the event
+    loop. None for all others, which have no part in it."""
+    if found is None:
+        return None
+    error, context = found
+    return verdict_of_error(job, error) if context.get(current_job) is job else None
 
 
 def verdict_of_error(job: Job, error: BaseException) -> Ending:

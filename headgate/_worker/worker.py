@@ -34,14 +34,38 @@ from headgate._calls.elements import Leased
 from headgate._client.aio.client import AsyncClient
 from headgate._client.blocking.client import Client
 from headgate._worker import supervisor
+from headgate._worker.attempts import ATTEMPTS_MAX, Attempts
 from headgate._worker.bridge import beside, client_like
 from headgate._worker.deciders import Deciders, W, WorkflowOptions, decorator
-from headgate._worker.job import Ending, Handler, Job, run_handler, traced, verdict_of, verdict_of_error
+from headgate._worker.dequeues import Dequeues
+from headgate._worker.ends import (
+    Keeper,
+    again,
+    cancels_from_here,
+    end,
+    end_process,
+    exit_beside,
+    first,
+    none_left,
+    outlive,
+    takes_cancel,
+)
+from headgate._worker.job import (
+    Ending,
+    Handler,
+    Job,
+    ended_by_exit,
+    handed_back,
+    run_handler,
+    traced,
+    verdict_of,
+    verdict_of_error,
+)
 from headgate._worker.job_logs import JobLogs
 from headgate._worker.leases import Leases
 from headgate._worker.metrics import WorkerMetrics
 from headgate._worker.presence import Presence
-from headgate._worker.settler import Settler, Verdict
+from headgate._worker.settler import Settler
 from headgate._worker.signals import on_signals
 from headgate._worker.task import Task, check_options, check_task, in_loop
 from headgate.errors import (
@@ -64,16 +88,12 @@ log = logging.getLogger("headgate._worker")
 
 F = TypeVar("F", bound=Handler)
 SETTLE_S_MAX: Final = 10.0
-# Attempts at an item that says nothing of them itself.
-ATTEMPTS_MAX: Final = 20
 # What a dequeue is refused for that waiting does not mend; 404: the token does not lead to the namespace.
 _ENDS: Final = (BadRequest, Unauthorized, Forbidden, NotFound, Conflict, TooLarge, Invalid)
-
-
-# What a dequeue settles is of use while the worker does not know it, and told no longer than a lease: it waits so
-# long at most, and is waited for when the worker stops.
-SETTLING_WAIT_S_MAX: Final = 1.0
+# The answer to what a dequeue settles is waited for so long when the worker stops.
 ASKED_S_MAX: Final = 2.0
+# What a handler that is cancelled may still do for so long.
+CUT_OFF_S_MAX: Final = 10.0
 
 
 class Worker:
@@ -116,7 +136,9 @@ class Worker:
         self._clock = clock
         self._tasks: dict[str, Task] = {}
         self._metrics = None if metrics_port is None else WorkerMetrics(metrics_port, self._tasks)
-        self._jobs: set[asyncio.Task[Ending]] = set()
+        self._jobs: dict[asyncio.Task[Ending], Job] = {}
+        self._left: list[asyncio.Task[Ending]] = []  # they take no cancel
+        self._is_cancelled: Callable[[], bool] = lambda: False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -127,8 +149,10 @@ class Worker:
         self._presence = Presence(
             self.client, self.namespace, self.name, version, self._tasks, self._leases, clock
         )
+        self._attempts = Attempts(self.client, self.namespace)
         self._logs = JobLogs(self.client, self.namespace) if keep_logs else None
         self._settler = Settler(self.client, self.namespace, self._leases, rides=self._asks_soon)
+        self._dequeues = Dequeues(self.client, self.namespace, self.name, self._settler)
 
     def task(
         self,
@@ -203,7 +227,15 @@ class Worker:
             supervisor.end_with(parent)
         elif self.processes > 1:
             sys.exit(supervisor.this_program(self.processes))
-        asyncio.run(self.run())
+        asyncio.run(self._alone())
+
+    async def _alone(self) -> None:
+        """As `run`, in a process that has nothing else to do: what takes no cancel does not keep it."""
+        try:
+            await self.run()
+        finally:
+            if self._left:
+                end_process(sys.exception())
 
     def stop(self) -> None:
         """Drain, then let `run` return. The second call hurries. From any thread."""
@@ -224,7 +256,8 @@ class Worker:
         self._stop.set()
 
     async def run(self, *, signals: bool = True) -> None:
-        """Work until `stop` or a signal.
+        """Work until `stop` or a signal, or until this is cancelled, which hurries it. A coroutine that takes no
+        cancel is left to itself in the end: asyncio would wait for it, `main` does not.
 
         Raises:
             HeadgateError: the services refuse this worker (token, namespace or topic); it has drained.
@@ -235,8 +268,10 @@ class Worker:
             raise ValueError("this worker has no task; add one with @worker.task(topic)")
         log.info("%s takes items of %s in %s", self.name, ", ".join(self._tasks), self.namespace)
         self._loop = asyncio.get_running_loop()
-        keeping = (self._leases, self._presence, self._logs, self._settler)
-        keepers = [asyncio.create_task(keeper.run()) for keeper in keeping if keeper is not None]
+        self._is_cancelled = cancels_from_here()
+        present = asyncio.create_task(self._presence.run())
+        keeping = [one for one in (self._leases, self._logs, self._settler) if one is not None]
+        keepers = [asyncio.create_task(keeper.run()) for keeper in keeping]
         pollers = [asyncio.create_task(self._poll(task)) for task in self._tasks.values()]
         stopped: asyncio.Task[Any] = asyncio.create_task(self._stop.wait())
         try:
@@ -245,16 +280,18 @@ class Worker:
                 heard = on_signals(self._stop_here, is_looked_after=supervisor.parent() is not None)
             with heard, self._metrics or contextlib.nullcontext():
                 try:
-                    await asyncio.wait([stopped, *pollers, *keepers], return_when=asyncio.FIRST_COMPLETED)
-                except asyncio.CancelledError:
-                    self._hurry.set()
-                    raise
-                finally:
+                    await asyncio.wait([stopped, *pollers, present, *keepers], return_when=asyncio.FIRST_COMPLETED)
                     self._stop.set()
-                    await self._drain(pollers, keepers)
+                    await self._drain(pollers, [present, *keepers])
+                except asyncio.CancelledError:
+                    self._stop.set()
+                    self._hurry.set()
+                    await outlive(partial(self._hand_back, pollers, keeping, keepers))
+                    raise
         finally:
-            ended = [keeper for keeper in keepers if keeper.done()]
-            await _end([*pollers, *keepers, stopped, *self._jobs])
+            ended = [task for task in (present, *keepers) if task.done()]
+            await end([*pollers, present, *keepers, stopped])
+            await self._cut_off()
             if self._own:
                 await self.client.aclose()
             self._loop = None
@@ -273,7 +310,7 @@ class Worker:
             settling = self._settler.take()
             task.asked_s, task.is_settling = self._clock(), bool(settling)
             try:
-                items = await self._ask(task, count, settling)
+                items = await self._dequeues.ask(task, count, settling, self.wait_s)
             except _ENDS:
                 raise
             except HeadgateError as error:
@@ -288,35 +325,6 @@ class Worker:
             for leased in items:
                 self._hold(task, leased)
             self._begin(task)
-
-    async def _ask(self, task: Task, count: int, settling: Sequence[Verdict]) -> list[Leased]:
-        """Dequeue, and settle what goes along. Of an error that may be because of that nothing is concluded."""
-        topics = {task.topic: count}
-        if not settling:
-            return await self.client.dequeue(
-                topics, wait_s=self.wait_s, lease_s=task.lease_s, worker=self.name, namespace=self.namespace
-            )
-        of_verb: dict[str, list[Any]] = {"ack": [], "nack": []}
-        for verdict in settling:
-            of_verb[verdict.verb].append(verdict.element)
-        try:
-            found = await self.client.settle_and_dequeue(
-                topics,
-                acks=of_verb["ack"],
-                nacks=of_verb["nack"],
-                wait_s=min(self.wait_s, SETTLING_WAIT_S_MAX),
-                lease_s=task.lease_s,
-                worker=self.name,
-                namespace=self.namespace,
-            )
-        except BaseException as error:
-            self._settler.untold(settling)
-            if not isinstance(error, Exception):
-                raise
-            log.warning("could not dequeue %s with what %d jobs ended with: %s", task.topic, len(settling), error)
-            return []
-        self._settler.told(settling, found.acks, found.nacks)
-        return found.items
 
     def _hold(self, task: Task, leased: Leased) -> None:
         """Keep an item's lease until a slot is free for it."""
@@ -339,7 +347,7 @@ class Worker:
             if job.lost is not None:
                 continue
             if self._stop.is_set():
-                self._settler.add(job, *self._handed_back(job))
+                self._settler.add(job, *handed_back(job))
             else:
                 self._start(task, job)
 
@@ -347,24 +355,19 @@ class Worker:
         task.running += 1
         begun_s = self._clock()
         job.task = working = asyncio.create_task(self._work(task, job))
-        self._jobs.add(working)
+        self._jobs[working] = job
         # Whatever becomes of the task, even if it is cancelled before it begins, the job gets a verdict.
         working.add_done_callback(lambda _: self._ended(task, job, working, begun_s))
 
     async def _work(self, task: Task, job: Job) -> Ending:
-        spent = job.attempt - 1
-        if await self._ends_with(spent, task, job):  # the last one ended with its worker, or its lease
-            error = (
-                f"given up: {spent} deliveries have failed, and its task allows {task.max_attempts}; where no "
-                f"error was told, the worker died, or a coroutine blocked its event loop for longer than the lease"
-            )
-            return "nack", job.nack(error=error, final=True)
+        if (given_up := await self._attempts.given_up(task, job)) is not None:
+            return given_up
         # In this very coroutine: a GeneratorExit passes those that it awaits, whatever they catch.
         try:
             verdict = verdict_of(job, await run_handler(task.handler, job))
         except asyncio.CancelledError as error:
-            if job.lost is not None or self._hurry.is_set():
-                return self._handed_back(job)
+            if job.lost is not None or self._is_cut_off():
+                return handed_back(job)
             log.warning("the handler of %r was cancelled", job)
             verdict = verdict_of_error(job, error)
         except (Retry, Fail) as error:
@@ -378,37 +381,22 @@ class Worker:
             if isinstance(error, KeyboardInterrupt):
                 self._stop_here()
             verdict = verdict_of_error(job, error)
-        return await self._last(verdict, task, job)
-
-    async def _last(self, verdict: Ending, task: Task, job: Job) -> Ending:
-        """What is told: a failure is final where it was that of the last attempt."""
-        verb, nack = verdict
-        fails = verb == "nack" and nack.get("costs_attempt", True) and not nack.get("final")
-        if fails and await self._ends_with(job.attempt, task, job):
-            log.warning("%r is given up: its task allows %d attempts", job, task.max_attempts)
-            return verb, {**nack, "final": True}
-        return verdict
-
-    async def _ends_with(self, attempts: int, task: Task, job: Job) -> bool:
-        """Whether so many failed attempts are the end, which the service is asked for only where they might be."""
-        if not 0 < task.max_attempts <= attempts:
-            return False
-        try:
-            (item,) = await self.client.item_states([job.id], namespace=self.namespace)
-        except Exception as error:
-            log.warning("cannot tell whether %r is to be given up, so it is not: %s", job, error)
-            return False
-        return item.status == "found" and item.max_attempts == 0
+        if await takes_cancel() and verdict[0] == "ack" and not self._is_cut_off():
+            log.warning("the handler of %r was cancelled as it returned", job)
+            verdict = "nack", job.nack(error="the handler's task was cancelled, by itself, as it returned")
+        return await self._attempts.last(verdict, task, job)
 
     def _ended(self, task: Task, job: Job, working: asyncio.Task[Ending], begun_s: float) -> None:
-        self._jobs.discard(working)
+        self._jobs.pop(working, None)
         task.running -= 1
         self.finished += 1
         took_s = self._clock() - begun_s
         task.handled(took_s)
         outcome = "lost"
         if job.lost is None:
-            ending = self._handed_back(job) if working.cancelled() else working.result()
+            ending = self._unbegun(job) if working.cancelled() else working.result()
+            if ending[0] == "nack" and ending[1].get("costs_attempt") is False:
+                ending = ended_by_exit(job, exit_beside()) or ending
             self._tell(job, ending)
             outcome = ending[0]
         elif self._logs is not None:
@@ -433,9 +421,15 @@ class Worker:
         now_s = self._clock()
         return not self._stop.is_set() and any(task.asks_soon(now_s) for task in self._tasks.values())
 
-    @staticmethod
-    def _handed_back(job: Job) -> Ending:
-        return "nack", job.nack(error="the worker stopped", costs_attempt=False)
+    def _unbegun(self, job: Job) -> Ending:
+        """What is told of a job that was cancelled before its handler was called."""
+        if self._is_cut_off():
+            return handed_back(job)
+        return "nack", job.nack(error="its task was cancelled before its handler was called")
+
+    def _is_cut_off(self) -> bool:
+        """Whether jobs are cancelled because the worker goes. It may hear later than they do that it is to."""
+        return self._hurry.is_set() or self._is_cancelled()
 
     async def _end_asking(self, pollers: Sequence[asyncio.Task[None]]) -> None:
         """Take nothing more. What a dequeue settles is worth its answer, which comes soon."""
@@ -444,9 +438,9 @@ class Worker:
         if settling:
             hurry: asyncio.Task[Any] = asyncio.create_task(self._hurry.wait())
             answered: asyncio.Task[Any] = asyncio.create_task(asyncio.wait(settling))
-            await _first([hurry, answered], ASKED_S_MAX)
-            await _end([hurry, answered])
-        await _end(pollers)
+            await first([hurry, answered], ASKED_S_MAX)
+            await end([hurry, answered])
+        await end(pollers)
         for task in self._tasks.values():
             self._begin(task)
 
@@ -463,36 +457,42 @@ class Worker:
         if self._jobs:
             log.info("draining: %d jobs are running", len(self._jobs))
             hurry: asyncio.Task[Any] = asyncio.create_task(self._hurry.wait())
-            finished: asyncio.Task[Any] = asyncio.create_task(_finished(self._jobs))
-            await _first([hurry, finished, *keepers], self.drain_s)
-            await _end([hurry, finished])
+            finished: asyncio.Task[Any] = asyncio.create_task(none_left(self._jobs))
+            await first([hurry, finished, *keepers], self.drain_s)
+            await end([hurry, finished])
         self._hurry.set()
-        await _end(list(self._jobs))
+        await self._cut_off()
         if self._logs is not None:
             logged: asyncio.Task[Any] = asyncio.create_task(self._logs.sent())
-            await _first([logged, *keepers], SETTLE_S_MAX)
-            await _end([logged])
+            await first([logged, *keepers], SETTLE_S_MAX)
+            await end([logged])
         settled: asyncio.Task[Any] = asyncio.create_task(self._settler.settled())
-        await _first([settled, keepers[-1]], SETTLE_S_MAX)  # the settler
-        await _end([settled])
+        await first([settled, keepers[-1]], SETTLE_S_MAX)  # the settler
+        await end([settled])
+
+    async def _hand_back(
+        self, pollers: Sequence[asyncio.Task[None]], keeping: Sequence[Keeper], keepers: list[asyncio.Task[None]]
+    ) -> None:
+        """Drain in a hurry. Where `sys.exit` in any task has ended the loop, asyncio cancels all, also those
+        that keep leases and settle: they are there again until what is held has been handed back."""
+        keepers[:] = await again(keeping, keepers)
+        await self._drain(pollers, keepers)
+
+    async def _cut_off(self) -> None:
+        """Cancel what runs. What takes no cancel is left: it may be at work, so it is not handed back, but comes
+        again when its lease has run out."""
+        for working in await end(self._jobs, CUT_OFF_S_MAX):
+            job = self._jobs.pop(working)
+            self._left.append(working)
+            self._leases.drop(job)
+            log.error(
+                "the handler of %r has not ended %g s after it was cancelled, so it is left: its lease is not "
+                "extended, and it comes again. A coroutine must let CancelledError pass",
+                *(job, CUT_OFF_S_MAX),
+            )
 
     def _blocking(self) -> Client:
         with self._lock:
             if self._blocking_client is None:
                 self._blocking_client = client_like(self.client, self._loop)
             return self._blocking_client
-
-
-async def _finished(jobs: set[asyncio.Task[Ending]]) -> None:
-    while jobs:
-        await asyncio.wait(list(jobs))
-
-
-async def _first(tasks: Sequence[asyncio.Task[Any]], timeout_s: float) -> None:
-    await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -127,3 +127,24 @@ async def test_leases_of_what_waits_for_a_slot_are_kept(own_api: Api) -> None:
     worker.stop()
     await asyncio.wait_for(running, 20)
     assert done == ids
+
+
+async def test_an_item_whose_output_is_always_refused_dies_with_that_error(own_api: Api) -> None:
+    item_id = await own_api.enqueue_one("t", backoff=AT_ONCE)
+    worker = worker_of(own_api, Lossy(own_api, seed=7), drain_s=5, wait_s=0.05)
+    given: list[int] = []
+
+    @worker.task("t", max_attempts=2)
+    async def handle(job: Job) -> str:
+        given.append(job.attempt)
+        return "x" * 70_000
+
+    running = asyncio.create_task(worker.run(signals=False))
+    async with asyncio.timeout(60):
+        while (await worker.client.item_states([item_id]))[0].state != "dead":
+            await own_api.host.pass_time(1)
+    worker.stop()
+    await asyncio.wait_for(running, 20)
+    (item,) = await worker.client.item_states([item_id])
+    assert given == [1, 2]
+    assert item.error is not None and "the service refused the ack: /items/0/output is over" in item.error

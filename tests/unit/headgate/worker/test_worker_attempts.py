@@ -20,6 +20,7 @@ class Standing(Queue):
         super().__init__(*items)
         self.allowed = allowed
         self.asked: list[str] = []
+        self.error: str | None = None  # what was told last
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if not request.url.path.endswith("/items/states"):
@@ -28,7 +29,13 @@ class Standing(Queue):
         self.asked += ids
         if self.allowed is None:
             return problem(503, "shard_unavailable")
-        found = {"status": "found", "topic": "t", "state": "leased", "max_attempts": self.allowed}
+        found = {
+            "status": "found",
+            "topic": "t",
+            "state": "leased",
+            "max_attempts": self.allowed,
+            "error": self.error,
+        }
         return httpx.Response(200, json={"results": [{"id": item_id, **found} for item_id in ids]})
 
 
@@ -86,6 +93,16 @@ async def test_an_item_that_kills_its_workers_is_given_up_unseen() -> None:
     (nack,) = queue.said["nack"]
     assert (nack["id"], nack["final"]) == ("a", True) and "20 deliveries have failed" in nack["error"]
     assert handled == ["b"]
+
+
+async def test_what_is_given_up_dies_with_the_last_error_that_was_told() -> None:
+    """As of an output that the service refuses: that is told when it is too late to say that it was the last."""
+    queue = Standing(leased("a", attempt=ATTEMPTS_MAX + 1))
+    queue.error = "x" * 4_000 + "the service refused the ack: too_large"
+    await working(queue, lambda _job: None, lambda: queue.heard("nack", 1))
+    (nack,) = queue.said["nack"]
+    assert nack["final"] and nack["error"].endswith("the service refused the ack: too_large")
+    assert "20 deliveries have failed" in nack["error"]
 
 
 async def test_where_nobody_can_tell_the_item_comes_again() -> None:

@@ -1,0 +1,57 @@
+"""Asks for items, and settles with that what jobs ended with."""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from headgate._calls.elements import Leased
+from headgate._worker.settler import Settler, Verdict
+from headgate._worker.task import Task
+
+if TYPE_CHECKING:
+    from headgate._client.aio.client import AsyncClient
+
+log = logging.getLogger("headgate._worker")
+
+# What a dequeue settles is of use while the worker does not know it, and told no longer than a lease: it waits so
+# long at most.
+SETTLING_WAIT_S_MAX: Final = 1.0
+
+
+class Dequeues:
+    """A worker's calls for items."""
+
+    def __init__(self, client: "AsyncClient", namespace: str, name: str, settler: Settler) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._settler = settler
+
+    async def ask(self, task: Task, count: int, settling: Sequence[Verdict], wait_s: float) -> list[Leased]:
+        """Dequeue, and settle what goes along. Of an error that may be because of that nothing is concluded."""
+        topics = {task.topic: count}
+        if not settling:
+            return await self._client.dequeue(
+                topics, wait_s=wait_s, lease_s=task.lease_s, worker=self._name, namespace=self._namespace
+            )
+        of_verb: dict[str, list[Any]] = {"ack": [], "nack": []}
+        for verdict in settling:
+            of_verb[verdict.verb].append(verdict.element)
+        try:
+            found = await self._client.settle_and_dequeue(
+                topics,
+                acks=of_verb["ack"],
+                nacks=of_verb["nack"],
+                wait_s=min(wait_s, SETTLING_WAIT_S_MAX),
+                lease_s=task.lease_s,
+                worker=self._name,
+                namespace=self._namespace,
+            )
+        except BaseException as error:
+            self._settler.untold(settling)
+            if not isinstance(error, Exception):
+                raise
+            log.warning("could not dequeue %s with what %d jobs ended with: %s", task.topic, len(settling), error)
+            return []
+        self._settler.told(settling, found.acks, found.nacks)
+        return found.items
