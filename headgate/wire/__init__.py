@@ -11,7 +11,6 @@ An absent field means null, but for `output` of an ack: null is an output (`"out
 
 from headgate.wire.base import (
     ACK_CONTEXT_BYTES_MAX,
-    ACK_TOPIC_PATTERN,
     BATCH_MAX,
     BODY_BYTES_MAX,
     DELAY_S_MAX,
@@ -255,7 +254,6 @@ from headgate.wire.workflow import (
 
 __all__ = [
     "ACK_CONTEXT_BYTES_MAX",
-    "ACK_TOPIC_PATTERN",
     "BATCH_MAX",
     "BODY_BYTES_MAX",
     "DELAY_S_MAX",

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headgate import wire
+from headgate.wire.base import ACK_TOPIC_PATTERN
 from services.queue.errors import PayloadTooLarge
 from services.queue.model import (
     NO_OUTPUT,
@@ -38,7 +39,7 @@ from shared.ids import are_canonical, one_shard_of
 S = TypeVar("S", bound=msgspec.Struct)
 
 is_topic = re.compile(r"[A-Za-z0-9._/-]{1,128}").fullmatch
-_ACK_TOPIC = re.compile(wire.ACK_TOPIC_PATTERN).fullmatch
+_ACK_TOPIC = re.compile(ACK_TOPIC_PATTERN).fullmatch
 _INT32 = 2**31
 
 # Bodies of dequeue calls that were judged before, up to a length.
