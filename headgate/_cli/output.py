@@ -1,6 +1,7 @@
 """What the command line shows: aligned tables, JSON, and a DAG's progress."""
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -287,6 +288,17 @@ class OperationProgress(Progress):
         parts = [f"{operation.changed} changed"]
         parts += [f"{operation.skipped} left alone"] if operation.skipped else []
         return ", ".join([*parts, f"{operation.scanned}/{max(operation.total, operation.scanned)} looked at"])
+
+
+def write_whole() -> None:
+    """Let what is printed be written to its end, or fail. Unbuffered (`PYTHONUNBUFFERED`), Python asks the system
+    once: of a disk that fills up, or a pipe, it drops what that did not take, and says nothing."""
+    raw = getattr(sys.stdout, "buffer", None)
+    if isinstance(raw, io.RawIOBase):
+        whole = io.BufferedWriter(raw)
+        sys.stdout = io.TextIOWrapper(
+            whole, encoding=sys.stdout.encoding, errors=sys.stdout.errors, line_buffering=True
+        )
 
 
 def silence() -> None:

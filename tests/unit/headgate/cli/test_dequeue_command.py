@@ -1,6 +1,8 @@
 """`headgate dequeue --ack`: only what was printed is acked."""
 
+import errno
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -39,6 +41,24 @@ def unread() -> Iterator[TextIO]:
         silenced(out)
 
 
+class Short(io.RawIOBase):
+    """A file that takes a little at a time, and in all no more than its room."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.taken = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        some = bytes(data[: min(1_000, self.room - len(self.taken))])
+        if not some:
+            raise OSError(errno.ENOSPC, "no space left")
+        self.taken += some
+        return len(some)
+
+
 def silenced(out: TextIO) -> None:
     """As the interpreter does at its end; it would complain."""
     out.flush()
@@ -57,6 +77,24 @@ def answer(path: str, body: Any) -> Any:
         return {"items": [leased(f"item-{number}", payload="x" * 100) for number in range(MANY)]}
     status = "acked" if path.endswith("/ack") else "requeued"
     return {"results": [{"id": item["id"], "status": status} for item in body["items"]]}
+
+
+@pytest.mark.parametrize("room", [1_500, 10_000_000])
+def test_what_an_unbuffered_output_takes_in_part_is_written_to_its_end_or_handed_back(
+    room: int, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Short(room)
+    unbuffered = io.TextIOWrapper(out, encoding="utf-8", write_through=True)  # type: ignore[type-var]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", unbuffered)
+        code = cli.main(["dequeue", "t", "--ack", "--count", str(MANY), "-o", "json"])
+    asked = [len(body["items"]) for verb in ("/ack", "/nack") for body in service.asked(verb)]
+    assert sum(asked) == MANY
+    if room < 10_000:
+        assert (code, service.asked("/ack")) == (1, [])
+    else:
+        assert (code, service.asked("/nack")) == (0, [])
+        assert len(json.loads(out.taken)) == MANY
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
