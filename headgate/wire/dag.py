@@ -63,8 +63,8 @@ class RetryDag(Request):
     """`nodes`: these, of the failed ones; absent: all that failed; each with what was skipped or cancelled because
     of it. `from`: these and everything below, whatever it has come to. `all`: every node. At most one of them.
 
-    An empty list names none, so there is nothing to retry. `payloads`: other payloads, by key, for nodes that run
-    again.
+    An empty list names none: alone, there is nothing to retry. `payloads`: other payloads, by key, for nodes that
+    run again.
     """
 
     nodes: MaybeNone[Key] | None = None
@@ -74,7 +74,7 @@ class RetryDag(Request):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if (self.nodes is not None) + (self.down_from is not None) + self.all > 1:
+        if bool(self.nodes) + bool(self.down_from) + self.all > 1:
             raise fault("", "give one of nodes, from and all")
         return self
 

@@ -209,7 +209,11 @@ def retry(body: wire.RetryDag, settings: DagSettings) -> Retry:
         key: checked(payload, settings.payload_bytes_max, pointer_to("payloads", key))
         for key, payload in (body.payloads or {}).items()
     }
-    return Retry(body.nodes, body.down_from, body.all, payloads)
+    if body.all:
+        return Retry(everything=True, payloads=payloads)
+    if body.down_from or body.nodes is None:
+        return Retry(None, body.down_from, payloads=payloads)
+    return Retry(body.nodes, payloads=payloads)
 
 
 def resolutions(facts: Sequence[wire.ExternalResolution], settings: DagSettings) -> list[Resolved]:

@@ -74,3 +74,14 @@ async def test_no_other_payloads_are_none(world: DagWorld) -> None:
     world.queue.die("a")
     await world.settle()
     assert (await _post(world, f"/{dag}/retry", {"payloads": {}}))["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    "named", [{"nodes": ["a"], "from": []}, {"nodes": [], "from": ["a"]}, {"nodes": [], "from": [], "all": True}]
+)
+async def test_an_empty_list_beside_what_a_retry_names_is_none(world: DagWorld, named: dict[str, Any]) -> None:
+    dag = (await _post(world, "", {"nodes": [{"key": "a", "topic": "work"}]}))["id"]
+    await world.settle()
+    world.queue.die("a")
+    await world.settle()
+    assert (await _post(world, f"/{dag}/retry", named))["state"] == "running"
