@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Self, TextIO, TypeVar
 
@@ -290,15 +290,42 @@ class OperationProgress(Progress):
         return ", ".join([*parts, f"{operation.scanned}/{max(operation.total, operation.scanned)} looked at"])
 
 
-def write_whole() -> None:
-    """Let what is printed be written to its end, or fail. Unbuffered (`PYTHONUNBUFFERED`), Python asks the system
+class _Whole(io.RawIOBase):
+    """An unbuffered output that takes all of what it is given, or fails."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        self._raw = raw
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._raw.fileno()
+
+    def isatty(self) -> bool:
+        return self._raw.isatty()
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        while left:
+            left = left[self._raw.write(left) or 0 :]
+        return len(data)
+
+
+@contextlib.contextmanager
+def written_whole() -> Iterator[None]:
+    """What is printed is written to its end, or fails. Unbuffered (`PYTHONUNBUFFERED`), Python asks the system
     once: of a disk that fills up, or a pipe, it drops what that did not take, and says nothing."""
-    raw = getattr(sys.stdout, "buffer", None)
-    if isinstance(raw, io.RawIOBase):
-        whole = io.BufferedWriter(raw)
-        sys.stdout = io.TextIOWrapper(
-            whole, encoding=sys.stdout.encoding, errors=sys.stdout.errors, line_buffering=True
-        )
+    before, raw = sys.stdout, getattr(sys.stdout, "buffer", None)
+    if not isinstance(raw, io.RawIOBase):
+        yield
+        return
+    whole: Any = _Whole(raw)
+    sys.stdout = io.TextIOWrapper(whole, encoding=before.encoding, errors=before.errors, write_through=True)
+    try:
+        yield
+    finally:
+        sys.stdout = before
 
 
 def silence() -> None:

@@ -15,7 +15,7 @@ from headgate._cli import commands, completion, why
 from headgate._cli.dag import dags, explain, export, grow, import_graph
 from headgate._cli.help_texts import DAGS, EXAMPLES, EXPORT, RUN, SPEC
 from headgate._cli.logs import LOGS, add_logs, logs
-from headgate._cli.output import printable, silence, write_whole
+from headgate._cli.output import printable, silence, written_whole
 from headgate._cli.queue import items, limits, operations, quotas, topics, workers
 from headgate._cli.queue.dequeue import dequeue as dequeue_items
 from headgate._cli.up import UP, up
@@ -46,7 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # what a dequeue leases would be lost, and a socket may be where it was
         stderr_line("headgate: the standard output is closed; nothing was done. For none: >/dev/null")
         return commands.USAGE
-    write_whole()
+    with written_whole():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     args = argparse.Namespace(**DEFAULTS)
     try:
         try:
