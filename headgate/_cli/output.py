@@ -308,7 +308,10 @@ class _Whole(io.RawIOBase):
     def write(self, data: Any) -> int:
         left = memoryview(data).cast("B")
         while left:
-            left = left[self._raw.write(left) or 0 :]
+            taken = self._raw.write(left)
+            if taken is None:
+                raise BlockingIOError("nobody takes the output, and it may not be waited for")
+            left = left[taken:]
         return len(data)
 
 

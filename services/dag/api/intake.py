@@ -209,11 +209,9 @@ def retry(body: wire.RetryDag, settings: DagSettings) -> Retry:
         key: checked(payload, settings.payload_bytes_max, pointer_to("payloads", key))
         for key, payload in (body.payloads or {}).items()
     }
-    if body.all:
-        return Retry(everything=True, payloads=payloads)
-    if body.down_from or body.nodes is None:
-        return Retry(None, body.down_from, payloads=payloads)
-    return Retry(body.nodes, payloads=payloads)
+    nodes = None if body.all or body.down_from else body.nodes
+    down_from = None if body.all or nodes else body.down_from
+    return Retry(nodes, down_from, body.all, payloads)
 
 
 def resolutions(facts: Sequence[wire.ExternalResolution], settings: DagSettings) -> list[Resolved]:

@@ -182,8 +182,8 @@ def _begun(dag: Dag, node: ParentNode, child: Dag) -> Above:
     """The generation that a node has begun by the row of what is above. It may have ended since, as its child did:
     what has come of it is for nobody to begin once more."""
     generation = (child.parent_generation or 0) + 1
-    is_over = node.generation > generation or (node.generation == generation and node.state not in UNFINISHED)
-    if not is_over and (node.generation, node.state) != (generation, "released"):
+    is_there = node.state == "released" or node.state not in UNFINISHED
+    if node.generation < generation or (node.generation == generation and not is_there):
         raise Unavailable(f"DAG {dag.id} has gone on meanwhile; look at it", retry_after_s=0.1)
     return Above(Parent(dag.id, node.key, generation, child.depth))
 

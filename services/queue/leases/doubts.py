@@ -80,8 +80,9 @@ class Doubts:
     async def _look(self, shard: ShardNo, tokens: dict[str, tuple[str, float]]) -> None:
         left = iter(list(tokens))
         while part := list(islice(left, TOKENS_AT_ONCE_MAX)):
+            namespaces = {token: tokens[token][0] for token in part}
             for group in await leased_under(self._stores[shard].pool, part):
-                namespace, _ = tokens[group.token]
-                await self._hand_back(
-                    namespace, [Unused(item_id, group.token, group.expires_at) for item_id in group.ids]
-                )
+                # A statement is done once, and all that it has leased is here. What is refused now is tried again.
+                tokens.pop(group.token, None)
+                unused = [Unused(item_id, group.token, group.expires_at) for item_id in group.ids]
+                await self._hand_back(namespaces[group.token], unused)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate import Job
+from headgate import Job, Worker
 from headgate._worker.worker import ATTEMPTS_MAX
 from tests.unit.headgate.client.test_client import leased
 from tests.unit.headgate.worker.test_worker import Queue, worker_on, working
@@ -103,9 +103,9 @@ def test_where_nobody_can_tell_who_exited_all_is_handed_back() -> None:
     }
 
 
-async def test_a_worker_that_is_cancelled_by_each_who_waits_for_it_hands_back_once() -> None:
-    queue, begun = Queue(leased("a")), asyncio.Event()
-    worker = worker_on(queue, drain_s=3_600)
+async def at_work(queue: Queue) -> tuple[Worker, asyncio.Task[None]]:
+    """A worker whose handler, which does not end, has begun."""
+    worker, begun = worker_on(queue, drain_s=3_600), asyncio.Event()
 
     @worker.task("t")
     async def handler(_job: Job) -> None:
@@ -114,6 +114,12 @@ async def test_a_worker_that_is_cancelled_by_each_who_waits_for_it_hands_back_on
 
     running = asyncio.create_task(worker.run(signals=False))
     await asyncio.wait_for(begun.wait(), 10)
+    return worker, running
+
+
+async def test_a_worker_that_is_cancelled_by_each_who_waits_for_it_hands_back_once() -> None:
+    queue = Queue(leased("a"))
+    worker, running = await at_work(queue)
     while not running.done():
         running.cancel()
         await asyncio.sleep(0)
@@ -139,23 +145,15 @@ def test_what_is_known_of_an_end_is_told_where_there_is_no_time_to_ask_whether_i
 @pytest.mark.parametrize("times", [1, 2])
 async def test_all_tasks_of_a_loop_are_cancelled_and_nothing_is_held(times: int) -> None:
     """Twice: a worker that was cancelled is still handing back when its program ends."""
-    queue, begun = Queue(leased("a")), asyncio.Event()
-    worker = worker_on(queue, drain_s=3_600)
-
-    @worker.task("t")
-    async def handler(_job: Job) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    running = asyncio.create_task(worker.run(signals=False))
-    await asyncio.wait_for(begun.wait(), 10)
+    queue = Queue(leased("a"))
+    worker, running = await at_work(queue)
     for _ in range(times):
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await asyncio.sleep(0)
     await asyncio.wait([running], timeout=10)
     assert running.cancelled()
-    assert told(queue)["a"]["costs_attempt"] is False
+    assert told(queue)["a"]["costs_attempt"] is False and worker._leases.held() == []
 
 
 @pytest.mark.parametrize("attempt", [1, ATTEMPTS_MAX])
