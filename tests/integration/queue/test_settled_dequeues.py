@@ -154,12 +154,14 @@ async def test_a_process_that_drains_settles_and_answers(own_api: Api) -> None:
     """A call that waits is answered as its process leaves; one that comes then is settled, too."""
     own_api.host.dispatch._settings.__dict__["poll_s"] = 3600.0  # it does not come to look by itself
     first, second = await leases(own_api, 2, "other")
-    waiting = asyncio.create_task(own_api.post("dequeue", body([first], wait_s=300)))
-    while not waiters(own_api, "t"):
+    waiting = asyncio.create_task(own_api.post("dequeue", body([first], wait_s=20)))
+    line = own_api.host.dispatch.line(own_api.namespace, "t")
+    while not (line.calls and line.waiting):  # it has settled, and waits
+        assert not waiting.done(), waiting.result().text
         await asyncio.sleep(0.001)
     own_api.host.dispatch.leave()
 
-    answer = (await asyncio.wait_for(waiting, 60)).json()
+    answer = (await asyncio.wait_for(waiting, 15)).json()
     assert (answer["items"], statuses(answer["results"])) == ([], ["acked"])
     late = (await own_api.post("dequeue", body([], [second]))).json()
     assert statuses(late["results"]) == ["requeued"]
