@@ -124,6 +124,15 @@ class _Units(LoadScopeScheduling):
             self._reschedule(other)
         return died_of
 
+    def _reschedule(self, node: WorkerController) -> None:
+        """Give a worker two tests at least: it begins one when it knows of the next, or that there is none.
+
+        The scheduler sees to that as a run begins; who comes for a worker that died has as much to know.
+        """
+        super()._reschedule(node)
+        while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            self._assign_work_unit(node)
+
 
 def _unit_of(nodeid: str) -> str:
     """Of random worlds each part: workers share them."""
