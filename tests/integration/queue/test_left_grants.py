@@ -1,7 +1,7 @@
 """What a gate has granted comes back to it, once, where its home is away for a moment or an answer is lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -9,12 +9,12 @@ import pytest
 from services.queue.dispatch import claiming
 from services.queue.gates.key_gates import Through
 from services.queue.gates.limits import Grant
+from services.queue.leases import doubts
 from services.queue.model import Key
 from services.queue.store import gates as rows
-from services.queue.store.dequeue_encoding import Unused
 from shared import again
 from shared.errors import ShardUnavailable
-from tests.integration.queue.test_hand_backs import lose_answer
+from tests.integration.queue.test_doubts import Lost
 from tests.integration.queue.test_slow_claims import END_S
 from tests.integration.queue.test_slow_gates import home_of, until_items
 from tests.integration.queue.test_topic_limits import limit, spread
@@ -251,11 +251,15 @@ async def test_what_may_be_leased_to_nobody_has_the_room_of_its_key_until_it_is_
     monkeypatch.setattr(claiming, "REST_S", 0.0)
     await limit([own_api], key_concurrency=1)
     await own_api.enqueue(*({"topic": "t", "id": own_api.new_id(1), "fairness_key": "a"} for _ in "ab"))
-    claims, held = own_api.host.dispatch.claims, list[tuple[str, list[Unused]]]()
-    give_back = claims._give_back
-    monkeypatch.setattr(claims, "_give_back", lambda namespace, unused: held.append((namespace, unused)))
-    lose_answer(own_api, 1, monkeypatch)
+    look, may_look = doubts.leased_under, asyncio.Event()
+
+    async def held(asked: Any, tokens: Sequence[str]) -> Any:
+        await may_look.wait()
+        return await look(asked, tokens)
+
+    monkeypatch.setattr(doubts, "leased_under", held)
+    Lost(own_api, "claim", monkeypatch, is_done=True)
     assert await own_api.dequeue("t", 1) == []
     assert await own_api.dequeue("t", 1) == [], "one is leased, and nobody has it"
-    give_back(*held[0])
+    may_look.set()
     assert len(await own_api.dequeue("t", 2, wait_s=20)) == 1
