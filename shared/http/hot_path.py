@@ -23,7 +23,7 @@ from shared.admission.connection_priority import Urgency, urgency
 from shared.admission.delay import RETRY_S, TOO_MUCH, LoopLag
 from shared.admission.fair_queue import Entrance, weigh
 from shared.clock import SystemClock
-from shared.errors import Overloaded, ServiceError, TooLarge, UnsupportedMedia
+from shared.errors import BadRequest, Overloaded, ServiceError, TooLarge, UnsupportedMedia
 from shared.http.access import Access, Caller
 from shared.http.browsers import BrowserGuard
 from shared.http.edge import problem
@@ -249,14 +249,21 @@ def read_headers(headers: Any, settings: EdgeSettings) -> tuple[str | None, str 
 
 
 async def read(receive: Receive, media: str | None, settings: EdgeSettings) -> bytes:
-    """A request's body, checked as `read_headers` does."""
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    while message.get("more_body", False):
-        if len(body) > settings.body_bytes_max:
-            break
+    """A request's body, checked as `read_headers` does.
+
+    Raises:
+        BadRequest: the connection was closed before the body's end; what came may be JSON, and is not what was to
+            be sent.
+        TooLarge: it is over the limit.
+        UnsupportedMedia: it is something else than JSON.
+    """
+    body, is_whole = b"", False
+    while not is_whole and len(body) <= settings.body_bytes_max:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BadRequest("the connection was closed before the end of the body; send it whole")
         body += message.get("body", b"")
+        is_whole = not message.get("more_body", False)
     if len(body) > settings.body_bytes_max:
         raise TooLarge(f"the body has over {settings.body_bytes_max} bytes")
     if body and media != "application/json":

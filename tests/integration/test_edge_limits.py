@@ -25,6 +25,27 @@ async def test_a_body_without_length_is_refused_one_byte_past_the_limit(port: in
     assert status(await talk(port, chunked(LIMIT + 1))) == 413
 
 
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n",
+        b"expect: 100-continue\r\ncontent-length: 9%x\r\n\r\n%s",
+        b"content-length: 9%x\r\n\r\n%s",
+    ],
+)
+async def test_a_body_that_ends_with_its_connection_is_not_done_though_it_is_json(
+    served: Served, talk_on: Talk, framing: bytes
+) -> None:
+    item = b'{"items":[{"topic":"cut"}]}'
+    talk_on.writer.write(ENQUEUE + framing % (len(item), item))
+    talk_on.writer.write_eof()
+    await talk_on.rest()
+    other = await Talk.open(served.port)
+    other.send("dequeue", '{"topics":[{"topic":"cut","count":1}],"wait_s":0.5}')
+    assert (await other.answer())[2]["items"] == []
+    other.writer.close()
+
+
 async def test_bad_framing_is_refused_and_the_connection_closed(port: int) -> None:
     for request_bytes in (
         ENQUEUE + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",

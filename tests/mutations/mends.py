@@ -195,6 +195,16 @@ MUTATIONS = (
         ("contract/test_query_parameters.py",),
     ),
     Mutation(
+        "body-cut",
+        "a body that was cut off is not done, though it is JSON",
+        "shared/http/hot_path.py",
+        '            raise BadRequest("the connection was closed before the end of the body; send it whole")\n',
+        "            break\n",
+        (
+            "integration/test_edge_limits.py::test_a_body_that_ends_with_its_connection_is_not_done_though_it_is_json",
+        ),
+    ),
+    Mutation(
         "tokens-bad-line",
         "a line of the tokens file that is none keeps no other from coming or going",
         "shared/http/tokens.py",
