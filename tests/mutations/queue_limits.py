@@ -210,8 +210,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "grants-left-again",
         "a grant that could not be given back is given back later",
         _LEAVES,
-        "                return leaves\n",
-        "                return []\n",
+        "                    return leaves[at:]\n",
+        "                    return []\n",
         (f"{_LEFT}::test_what_could_not_be_given_back_is_given_back_later",),
     ),
     Mutation(
@@ -288,6 +288,22 @@ MUTATIONS: tuple[Mutation, ...] = (
             f"{_DOUBTS}"
             "::test_what_a_call_gets_by_its_next_claim_is_not_handed_back_with_what_the_last_one_may_have_leased",
         ),
+    ),
+    Mutation(
+        "handoff-silent",
+        "what a flush that does not answer has leased to a call is handed back before it does",
+        "services/queue/dispatch/direct_handoff.py",
+        "call_later(self._late_s, self._go_on)",
+        "call_later(30, self._go_on)",
+        (f"{_DOUBTS}::test_what_a_flush_that_does_not_answer_has_leased_to_a_call_is_handed_back_before_it_does",),
+    ),
+    Mutation(
+        "doubts-together",
+        "what is found in doubt is handed back together, and nobody waits there for what takes long",
+        "services/queue/leases/doubts.py",
+        "self._keep(self._hand_back(namespace, items))",
+        "await self._hand_back(namespace, items)",
+        (f"{_DOUBTS}::test_what_is_found_is_handed_back_together_and_nobody_waits_for_another_namespaces",),
     ),
     Mutation(
         "handoff-unsure",

@@ -14,7 +14,6 @@ from typing import Any
 
 from prometheus_client import Counter
 
-from services.queue.dispatch import claiming
 from services.queue.dispatch.claiming import Holder
 from services.queue.dispatch.direct_handoff import Line, Place, Terms
 from services.queue.dispatch.dispatcher import Dispatch
@@ -309,14 +308,12 @@ class Dequeues:
 
 
 async def _await_offers(places: Sequence[Place]) -> None:
-    """A flush is about to say what it has leased to these calls; one that takes too long is left alone."""
+    """A flush is about to say what it has leased to these calls; one that takes too long lets them go on."""
     offered = [place for place in places if place.is_offered and not place.done()]
     for place in offered:
         place.is_awaited = True
     if offered:
-        _, left = await asyncio.wait(offered, timeout=claiming.CLAIM_S_MAX)
-        for place in left:
-            place.is_left = True  # it gives back what it has leased
+        await asyncio.wait(offered)
 
 
 def _terms(

@@ -79,7 +79,7 @@ class Place(asyncio.Future[list[Handed]]):
         self.terms = terms
         self.is_offered = False
         self.is_awaited = False  # its call has done with waiting, but for the flush that may lease to it
-        self.is_left = False  # whoever waited here was cancelled while a flush had it, or it took too long
+        self.is_left = False  # whoever waited here was cancelled while a flush had it
 
 
 class Line:
@@ -265,7 +265,8 @@ class Line:
 
 
 class Handing:
-    """The offers of one flush, within a `with` block; places that got nothing go back at its end."""
+    """The offers of one flush, within a `with` block; places that got nothing go back at its end. No call waits
+    for it longer than `late_s`."""
 
     def __init__(
         self,
@@ -274,8 +275,12 @@ class Handing:
         hand_back: Callable[[str, list[Unused]], None],
         doubt: Callable[[str, str], None],
         entries: int,
+        late_s: float,
     ) -> None:
         self._recent = recent
+        self._late_s = late_s
+        self._late: dict[str, Line] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._hand_back = hand_back
         self._doubt = doubt
         self._open: dict[str, tuple[Line, Place, int, int]] = {}
@@ -292,12 +297,27 @@ class Handing:
                     self.offers.append(Offer(topic_id, terms.token, terms.lease_s or 0.0, room, terms.worker))
 
     def __enter__(self) -> Handing:
+        if self.offers:
+            self._timer = asyncio.get_running_loop().call_later(self._late_s, self._go_on)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         is_unsure = isinstance(error, ServiceError) and error.outcome == "unknown"
+        self._close(is_unsure=is_unsure)
+        if is_unsure:  # the statement may come from here on as well
+            for token, line in self._late.items():
+                self._doubt(line.namespace, token)
+
+    def _go_on(self) -> None:
+        """The flush takes too long: calls go on without it, and whatever it leases is nobody's."""
+        self._late = {token: line for token, (line, *_) in self._open.items()}
+        self._close(is_unsure=True)
+
+    def _close(self, *, is_unsure: bool) -> None:
         for token, (line, place, wakes, room) in self._open.items():
             if is_unsure:
                 self._doubt(line.namespace, token)
@@ -335,6 +355,9 @@ class Handing:
         for entry in leased:
             parts.setdefault(entry[1].token, []).append(entry)
         for token, part in parts.items():
+            if token in self._late:
+                self._hand_back(self._late[token].namespace, unused(part))
+                continue
             line, place, _, room = self._open.pop(token)
             line.offered -= 1
             if place.terms is not None:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from datetime import datetime
 from functools import partial
 
+from services.queue.dispatch import claiming
 from services.queue.dispatch.announcements import Announcer
 from services.queue.dispatch.claiming import Claims
 from services.queue.dispatch.demand import NOTED_S, Asked
@@ -144,14 +145,20 @@ class Dispatch:
         lines = self._offerable(shard, recent, entries)
         if waits:
             lines = [(topic_id, line) for topic_id, line in lines if len(line.waiting) > 1]
-        return Handing(lines, recent, self.give_back, partial(self._doubt, shard), entries)
+        return self._handing(shard, lines, recent, entries)
 
     def handing_of(self, shard: ShardNo, topics: Set[tuple[str, str]], entries: int) -> Handing:
         """The same of a flush of which it is known what it makes ready, if it is of few topics."""
         names = self._stores[shard].names
         refs = (names.known(*pair) for pair in topics) if len(topics) <= HANDED_TOPICS_MAX else ()
         lines = self._offerable(shard, [ref.topic_id for ref in refs if ref is not None], entries)
-        return Handing(lines, {}, self.give_back, partial(self._doubt, shard), entries)
+        return self._handing(shard, lines, {}, entries)
+
+    def _handing(
+        self, shard: ShardNo, lines: Sequence[tuple[TopicId, Line]], recent: dict[TopicId, None], entries: int
+    ) -> Handing:
+        doubt = partial(self._doubt, shard)
+        return Handing(lines, recent, self.give_back, doubt, entries, claiming.CLAIM_S_MAX)
 
     def is_awaited(self, shard: ShardNo, topics: Iterable[tuple[str, str]], entries: int) -> bool:
         """Whether `handing_of` may have something to offer."""

@@ -40,8 +40,8 @@ class Leaves:
     ) -> None:
         self._home = home
         self._clock = clock
-        self.again = Again[_Leave](
-            keep, clock, until_s=lambda leave: leave.until_s, give_up=_give_up, kept_max=KEPT_GRANTS_MAX
+        self.again = Again[Pair, _Leave](
+            self._try, keep, clock, until_s=lambda leave: leave.until_s, give_up=_give_up, kept_max=KEPT_GRANTS_MAX
         )
 
     async def leave(
@@ -49,16 +49,17 @@ class Leaves:
     ) -> None:
         """Give a grant back by `work`; what is refused is tried again behind the caller. `is_known`: the row knows
         the grant, so that nothing is done where it was given back before."""
-        await self.again.do([_Leave(pair, work, self._clock.wall_s() + GRANT_S, is_known)], self._try)
+        await self.again.do(pair, [_Leave(pair, work, self._clock.wall_s() + GRANT_S, is_known)])
 
-    async def _try(self, leaves: Sequence[_Leave]) -> Sequence[_Leave]:
-        [leave] = leaves
-        try:
-            await self._home(leave.pair).pool.transaction(leave.work)
-        except Unavailable as error:
-            if leave.is_known or error.outcome == "none":
-                return leaves
-            _give_up(leaves)
+    async def _try(self, pair: Pair, leaves: Sequence[_Leave]) -> Sequence[_Leave]:
+        for at, leave in enumerate(leaves):
+            try:
+                await self._home(pair).pool.transaction(leave.work)
+            except Unavailable as error:
+                if leave.is_known or error.outcome == "none":
+                    return leaves[at:]
+                _give_up([leave])
+                return leaves[at + 1 :]
         return []
 
 

@@ -81,8 +81,11 @@ class Doubts:
         left = iter(list(tokens))
         while part := list(islice(left, TOKENS_AT_ONCE_MAX)):
             namespaces = {token: tokens[token][0] for token in part}
+            found: dict[str, list[Unused]] = {}
             for group in await leased_under(self._stores[shard].pool, part):
                 # A statement is done once, and all that it has leased is here. What is refused now is tried again.
                 tokens.pop(group.token, None)
                 unused = [Unused(item_id, group.token, group.expires_at) for item_id in group.ids]
-                await self._hand_back(namespaces[group.token], unused)
+                found.setdefault(namespaces[group.token], []).extend(unused)
+            for namespace, items in found.items():
+                self._keep(self._hand_back(namespace, items))  # nobody waits here for one that takes long

@@ -6,8 +6,8 @@ delivered at most once goes back, too. A shard that refuses is asked again until
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 
 from services.queue.leases.nack import Nack
 from services.queue.model import Result
@@ -15,10 +15,13 @@ from services.queue.store.dequeue_encoding import Unused
 from shared.again import Again
 from shared.clock import Clock
 from shared.errors import Unavailable
+from shared.ids import ShardNo, shard_of
 from shared.log import log
 
 # So many items that were refused are kept for another try. Others come back when their leases have ended.
 KEPT_ITEMS_MAX = 10_000
+# So many are handed back at once.
+ITEMS_AT_ONCE_MAX = 1_000
 
 
 class HandBacks:
@@ -31,7 +34,8 @@ class HandBacks:
         clock: Clock,
     ) -> None:
         self._nack = nack
-        self.again = Again[Unused](
+        self.again = Again[tuple[str, ShardNo], Unused](
+            self._try,
             keep,
             clock,
             until_s=lambda item: item.until.timestamp(),
@@ -41,18 +45,28 @@ class HandBacks:
 
     async def hand_back(self, namespace: str, unused: Sequence[Unused]) -> None:
         """Give these back; what is refused is tried again behind the caller."""
-        if unused:
-            log.info("nobody waits for these items any more; they are handed back", items=len(unused))
-            await self.again.do(unused, partial(self._try, namespace))
+        if not unused:
+            return
+        log.info("nobody waits for these items any more; they are handed back", items=len(unused))
+        of_shards: dict[ShardNo, list[Unused]] = {}
+        for item in unused:
+            of_shards.setdefault(shard_of(item.id), []).append(item)
+        await asyncio.gather(*(self.again.do((namespace, shard), part) for shard, part in of_shards.items()))
 
-    async def _try(self, namespace: str, unused: Sequence[Unused]) -> Sequence[Unused]:
-        """Which of these were refused."""
-        nacks = [Nack(item.id, item.token, 0.0, None, None, False, False, is_untold=True) for item in unused]
-        try:
-            results = await self._nack(namespace, nacks)
-        except Unavailable:
-            return unused
-        return [item for item, result in zip(unused, results, strict=True) if result.status == "refused"]
+    async def _try(self, key: tuple[str, ShardNo], unused: Sequence[Unused]) -> Sequence[Unused]:
+        """Which of these were refused; once some are, the others are not tried."""
+        namespace, _ = key
+        for at in range(0, len(unused), ITEMS_AT_ONCE_MAX):
+            part = unused[at : at + ITEMS_AT_ONCE_MAX]
+            nacks = [Nack(item.id, item.token, 0.0, None, None, False, False, is_untold=True) for item in part]
+            try:
+                results = await self._nack(namespace, nacks)
+            except Unavailable:
+                return unused[at:]
+            refused = [item for item, result in zip(part, results, strict=True) if result.status == "refused"]
+            if refused:
+                return [*refused, *unused[at + len(part) :]]
+        return []
 
 
 def _give_up(unused: Sequence[Unused]) -> None:

@@ -1,11 +1,13 @@
 """What may be leased to nobody, as the answer to its statement was lost: it is asked for, and goes back."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
 import pytest
 
 from services.queue.dispatch import claiming
@@ -145,26 +147,61 @@ async def test_what_a_flush_has_leased_to_a_call_that_waits_and_whose_answer_was
     own_api: Api, monkeypatch: pytest.MonkeyPatch, verb: str, delivery: dict[str, Any]
 ) -> None:
     """The call is woken, and gets the item by a claim of its own."""
-    item = {"topic": "t", "id": own_api.new_id(1), **delivery}
-    if verb == "revive":
-        await own_api.enqueue({**item, "disabled": True})
-    await own_api.enqueue_one("w", id=own_api.new_id(1), ack_topic="t", ack_context={"c": 1})
-    working = await own_api.dequeue_one("w")
-    for wait_s in (0, 0):  # the topic is known, and dry
-        await own_api.dequeue("t", 1, wait_s=wait_s)
-    waiting = asyncio.create_task(own_api.dequeue("t", 1, wait_s=30, lease_s=600))
-    async with asyncio.timeout(END_S):
-        while not own_api.host.dispatch.line(own_api.namespace, "t").waiting:
-            await asyncio.sleep(0.005)
+    waiting, call = await flush_to_one_that_waits(own_api, verb, delivery)
     Lost(own_api, verb, monkeypatch, is_done=True)
-    calls = {"enqueue": {"items": [item]}, "revive": {"items": [{"id": item["id"]}]}}
-    calls["ack"] = {"items": [{"id": working["id"], "lease_token": working["lease_token"]}]}
-    answer = await own_api.post(verb, calls[verb])
+    answer = await call()
     assert "unknown" in answer.text, "nobody knows what was done"
     async with asyncio.timeout(END_S):
         [got] = await waiting
     assert got["attempt"] == 1
     assert await own_api.ack(got) == ["acked"]
+
+
+async def flush_to_one_that_waits(
+    api: Api, verb: str, delivery: dict[str, Any]
+) -> tuple[asyncio.Task[list[dict[str, Any]]], Callable[[], Awaitable[httpx.Response]]]:
+    """A call that waits, and another, not made yet, whose flush would lease it an item."""
+    item = {"topic": "t", "id": api.new_id(1), **delivery}
+    if verb == "revive":
+        await api.enqueue({**item, "disabled": True})
+    await api.enqueue_one("w", id=api.new_id(1), ack_topic="t", ack_context={"c": 1})
+    working = await api.dequeue_one("w")
+    for wait_s in (0, 0):  # the topic is known, and dry
+        await api.dequeue("t", 1, wait_s=wait_s)
+    waiting = asyncio.create_task(api.dequeue("t", 1, wait_s=20, lease_s=600))
+    async with asyncio.timeout(END_S):
+        while not api.host.dispatch.line(api.namespace, "t").waiting:
+            await asyncio.sleep(0.005)
+    calls = {"enqueue": {"items": [item]}, "revive": {"items": [{"id": item["id"]}]}}
+    calls["ack"] = {"items": [{"id": working["id"], "lease_token": working["lease_token"]}]}
+    return waiting, partial(api.post, verb, calls[verb])
+
+
+@pytest.mark.parametrize("delivery", ONCE)
+@pytest.mark.parametrize("verb", ["enqueue", "revive", "ack"])
+async def test_what_a_flush_that_does_not_answer_has_leased_to_a_call_is_handed_back_before_it_does(
+    own_api: Api, monkeypatch: pytest.MonkeyPatch, verb: str, delivery: dict[str, Any]
+) -> None:
+    """It was done, and its connection fell silent. The call gets the item once, also when the answer comes."""
+    waiting, call = await flush_to_one_that_waits(own_api, verb, delivery)
+    store, speaks = own_api.host.stores[1], asyncio.Event()
+    original = getattr(store, verb)
+
+    async def slow(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(store, verb, original)
+        found = await original(*args, **kwargs)
+        await speaks.wait()
+        return found
+
+    monkeypatch.setattr(store, verb, slow)
+    calling = asyncio.create_task(call())
+    async with asyncio.timeout(END_S):
+        [got] = await waiting
+    assert got["attempt"] == 1 and not calling.done()
+    speaks.set()
+    assert (await calling).status_code in (200, 201)
+    assert await own_api.dequeue("t", 1) == []
+    assert await own_api.ack(got) == ["acked"], "it is the call's, and was not given back behind it"
 
 
 class Asked:
@@ -176,6 +213,7 @@ class Asked:
         self.groups: list[LeasedGroup] = []
         self.well_after_s = 0.0
         self.handed_back: list[Unused] = []
+        self.calls: list[tuple[str, list[str]]] = []
         self.work: list[asyncio.Future[None]] = []
         stores = {1: SimpleNamespace(pool=SimpleNamespace(is_retired=False))}
         monkeypatch.setattr(doubts, "Waker", lambda: SimpleNamespace(wait=self._pause))
@@ -196,8 +234,11 @@ class Asked:
             raise ShardUnavailable("away")
         return self.groups
 
-    async def _hand_back(self, _namespace: str, unused: Sequence[Unused]) -> None:
+    async def _hand_back(self, namespace: str, unused: Sequence[Unused]) -> None:
+        self.calls.append((namespace, [item.token for item in unused]))
         self.handed_back.extend(unused)
+        if namespace == "slow":
+            await asyncio.Event().wait()
 
 
 async def test_while_a_claim_is_in_doubt_it_is_asked_for_before_the_shortest_lease_ends(
@@ -230,3 +271,19 @@ async def test_no_more_is_asked_for_at_once_than_a_bound(monkeypatch: pytest.Mon
     assert list(asked.doubts._tokens[1]) == ["a", "b"]
     await asyncio.gather(*asked.work)
     assert not asked.doubts._tokens
+
+
+async def test_what_is_found_is_handed_back_together_and_nobody_waits_for_another_namespaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Handed back one by one, leases would end before it is their turn."""
+    asked = Asked(monkeypatch)
+    of = {"a": "slow", "b": "n", "c": "slow", "d": "n"}
+    asked.groups = [LeasedGroup(token, datetime.now(UTC), [f"of {token}"]) for token in of]
+    for token, namespace in of.items():
+        asked.doubts.note(1, namespace, token)
+    async with asyncio.timeout(END_S):
+        await asked.work[0]
+    assert asked.calls == [("slow", ["a", "c"]), ("n", ["b", "d"])]
+    for work in asked.work:
+        work.cancel()
