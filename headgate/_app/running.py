@@ -8,7 +8,6 @@ often to try.
 import asyncio
 import contextlib
 import inspect
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -29,13 +28,13 @@ from headgate._app.typed import Signature, StateOf, faults, shown
 from headgate._calls.dag import Node
 from headgate._calls.verbs import encode, present
 from headgate._worker.job import Job, _in_thread, traced
+from headgate._worker.program_log import log
 from headgate.errors import Fail, Invalid, JobTimedOut, NodeExists, Retry, TooLarge, WrongArguments
 from headgate.wire import OUTPUT_BYTES_MAX
 
 if TYPE_CHECKING:
     from headgate._app.app import App
 
-log = logging.getLogger("headgate._worker")
 
 AnyFunction = JobFunction[..., Any, ..., Any]
 # How long a worker leaves jobs of a newer version than its own to others, and how often it looks at them.

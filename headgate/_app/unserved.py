@@ -6,16 +6,14 @@ and jobs of workers with other functions are left to them.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
 from headgate._app.function import TOPIC_PREFIX
 from headgate._backoff import pause_s
 from headgate._client.aio.client import AsyncClient
+from headgate._worker.program_log import log
 from headgate.errors import HeadgateError
-
-log = logging.getLogger("headgate._worker")
 
 LOOK_S: Final = 5.0
 ENDED_AT_ONCE: Final = 100

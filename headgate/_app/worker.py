@@ -1,7 +1,6 @@
 """The worker of an app: its functions, each on its topic, and its raw tasks beside them."""
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +10,7 @@ from headgate._app.running import Runner
 from headgate._app.unserved import Unserved
 from headgate._backoff import pause_s
 from headgate._client.aio.client import AsyncClient
+from headgate._worker.program_log import log
 from headgate._worker.worker import Worker
 from headgate.errors import HeadgateError
 from headgate.wire import BATCH_MAX
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     AnyFunction = JobFunction[..., Any, ..., Any]
 
-log = logging.getLogger("headgate._worker")
 
 LEASE_S: Final = 30.0
 

@@ -1,17 +1,16 @@
 """Which failure of an item is its last, where only its task says how many it may have."""
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final
 
 from headgate._worker.job import ERROR_CHARS_MAX, Ending, Job, clean
+from headgate._worker.program_log import log
 from headgate._worker.task import Task
 from headgate.wire import ItemStanding
 
 if TYPE_CHECKING:
     from headgate._client.aio.client import AsyncClient
 
-log = logging.getLogger("headgate._worker")
 
 # Attempts at an item that says nothing of them itself.
 ATTEMPTS_MAX: Final = 20

@@ -1,17 +1,16 @@
 """Asks for items, and settles with that what jobs ended with."""
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate._calls.elements import Leased
+from headgate._worker.program_log import log
 from headgate._worker.settler import Settler, Verdict
 from headgate._worker.task import Task
 
 if TYPE_CHECKING:
     from headgate._client.aio.client import AsyncClient
 
-log = logging.getLogger("headgate._worker")
 
 # What a dequeue settles is of use while the worker does not know it, and told no longer than a lease: it waits so
 # long at most.

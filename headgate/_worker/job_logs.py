@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from headgate._backoff import pause_s
 from headgate._calls.elements import Leased
+from headgate._worker.program_log import log
 from headgate.errors import HeadgateError
 from headgate.wire import BATCH_MAX, LOG_AGE_S_MAX
 
 if TYPE_CHECKING:
     from headgate._client.aio.client import AsyncClient
 
-log = logging.getLogger("headgate._worker")
 
 # How long lines gather before they are sent.
 GATHER_S: Final = 0.5

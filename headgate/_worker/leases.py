@@ -5,7 +5,6 @@ own: calls for others are neither waited with nor given up because of it.
 """
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -14,10 +13,9 @@ from headgate._calls.elements import Extend
 from headgate._client.aio.client import AsyncClient
 from headgate._ids import place_of
 from headgate._worker.job import Job
+from headgate._worker.program_log import log
 from headgate.errors import HeadgateError, Invalid
 from headgate.wire import BATCH_MAX
-
-log = logging.getLogger("headgate._worker")
 
 IDLE_S: Final = 3_600.0
 # What jobs tell of how far they have come goes so often, of all of them together.

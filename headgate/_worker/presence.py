@@ -6,7 +6,6 @@ answer, or refuses, costs a worker only this.
 """
 
 import asyncio
-import logging
 import os
 import random
 import socket
@@ -15,11 +14,10 @@ from typing import Final
 
 from headgate._client.aio.client import AsyncClient
 from headgate._worker.leases import Leases
+from headgate._worker.program_log import log
 from headgate._worker.task import Task
 from headgate.errors import HeadgateError
 from headgate.wire.workers import WORKER_TOPICS_MAX
-
-log = logging.getLogger("headgate._worker")
 
 REPORT_S: Final = 5.0
 # After a call that failed, and after one that was refused, the next one is made later.

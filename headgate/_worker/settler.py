@@ -6,7 +6,6 @@ which verdict the service does not take.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,9 @@ from headgate._client.aio.client import AsyncClient
 from headgate._ids import place_of
 from headgate._worker.job import Job
 from headgate._worker.leases import Leases
+from headgate._worker.program_log import log
 from headgate.errors import BadAnswer, HeadgateError, ServerError
 from headgate.wire import BATCH_MAX
-
-log = logging.getLogger("headgate._worker")
 
 # What goes with one dequeue; and for how long a verdict waits for a dequeue to go with.
 CARRIED_MAX: Final = 500

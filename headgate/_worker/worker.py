@@ -19,7 +19,6 @@ hands back what is left, at no cost of an attempt. A second signal does not wait
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import sys
@@ -65,6 +64,7 @@ from headgate._worker.job_logs import JobLogs
 from headgate._worker.leases import Leases
 from headgate._worker.metrics import WorkerMetrics
 from headgate._worker.presence import Presence
+from headgate._worker.program_log import log
 from headgate._worker.settler import Settler
 from headgate._worker.signals import on_signals
 from headgate._worker.task import Task, check_options, check_task, in_loop
@@ -84,7 +84,6 @@ from headgate.wire import BATCH_MAX
 
 __all__ = ["Fail", "Job", "Retry", "Worker"]
 
-log = logging.getLogger("headgate._worker")
 
 F = TypeVar("F", bound=Handler)
 SETTLE_S_MAX: Final = 10.0

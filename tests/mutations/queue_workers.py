@@ -9,6 +9,14 @@ _SUPERVISOR = "unit/headgate/worker/test_supervisor.py"
 
 MUTATIONS = (
     Mutation(
+        "worker-log-raises",
+        "a job has its verdict though a filter of the program's logging raises",
+        "headgate/_worker/program_log.py",
+        "        except Exception:\n",
+        "        except ArithmeticError:\n",
+        (f"{_CUT_OFF}::test_a_job_has_its_verdict_though_the_programs_logging_raises",),
+    ),
+    Mutation(
         "progress-kept",
         "an extension that tells nothing leaves what was told",
         "services/queue/leases/extend.py",

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import logging
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate import Job, Worker
+from headgate import Fail, Job, Worker
 from headgate._worker.worker import ATTEMPTS_MAX
 from tests.unit.headgate.client.test_client import leased
 from tests.unit.headgate.worker.test_worker import Queue, worker_on, working
@@ -201,6 +202,39 @@ async def test_a_task_that_somebody_else_cancels_before_it_begins_has_a_verdict_
     worker.stop()
     await asyncio.wait_for(running, 10)
     assert "cancelled" in nack["error"] and nack.get("costs_attempt", True)
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), Fail("no use")])
+async def test_a_job_has_its_verdict_though_the_programs_logging_raises(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its lease would be extended for as long as the worker lives."""
+
+    said_by: set[str] = set()
+
+    def broken(record: logging.LogRecord) -> bool:
+        said_by.add(record.module)
+        if isinstance(record.args, tuple) and isinstance(record.args[0], Job):
+            raise AttributeError("it looks for a text there")
+        return True
+
+    async def handler(job: Job) -> str:
+        if job.id == "bad":
+            raise error
+        return "done"
+
+    queue = Queue(leased("bad"), leased("good"))
+    logger = logging.getLogger("headgate._worker")
+    monkeypatch.setattr(logger, "filters", [broken])
+    logger.setLevel(logging.INFO)
+    try:
+        ends = lambda: asyncio.gather(queue.heard("nack", 1), queue.heard("ack", 1))  # noqa: E731
+        await working(queue, handler, ends)
+    finally:
+        logger.setLevel(logging.NOTSET)
+    assert str(error) in told(queue)["bad"]["error"]
+    assert "worker" in said_by and "program_log" not in said_by
+    assert [ack["id"] for ack in queue.said["ack"]] == ["good"]
 
 
 class Stubborn:

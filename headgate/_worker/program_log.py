@@ -1,0 +1,21 @@
+"""What a worker says to the logging of its program. Filters and handlers there are the program's: one that raises,
+as where it looks for a text and finds a job, keeps no lease for ever, and no verdict from being told."""
+
+import logging
+import sys
+import traceback
+from typing import Any, Final
+
+
+class ProgramLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger that raises nothing. As of errors in handlers, the traceback goes to the standard error output."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        try:
+            super().log(level, msg, *args, **{**kwargs, "stacklevel": kwargs.get("stacklevel", 1) + 1})
+        except Exception:
+            if logging.raiseExceptions and sys.stderr is not None:
+                traceback.print_exc(file=sys.stderr)
+
+
+log: Final = ProgramLog(logging.getLogger("headgate._worker"), {})
