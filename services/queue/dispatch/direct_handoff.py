@@ -297,7 +297,7 @@ class Handing:
                     self.offers.append(Offer(topic_id, terms.token, terms.lease_s or 0.0, room, terms.worker))
 
     def __enter__(self) -> Handing:
-        if self.offers:
+        if self._open:
             self._timer = asyncio.get_running_loop().call_later(self._late_s, self._go_on)
         return self
 
