@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from headgate._worker.job import ERROR_CHARS_MAX, traced
+from headgate._worker.verdicts import ERROR_CHARS_MAX, traced
 from headgate.errors import JobFailed, RemoteTraceback
 
 _RECORD_CHARS_MAX: Final = 1_500

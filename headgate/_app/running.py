@@ -27,8 +27,9 @@ from headgate._app.tracing import Carrier, tell, upstream_of
 from headgate._app.typed import Signature, StateOf, faults, shown
 from headgate._calls.dag import Node
 from headgate._calls.verbs import encode, present
-from headgate._worker.job import Job, _in_thread, traced
+from headgate._worker.job import Job, _in_thread
 from headgate._worker.program_log import log
+from headgate._worker.verdicts import traced
 from headgate.errors import Fail, Invalid, JobTimedOut, NodeExists, Retry, TooLarge, WrongArguments
 from headgate.wire import OUTPUT_BYTES_MAX
 

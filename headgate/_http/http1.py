@@ -18,6 +18,7 @@ from typing import Final, cast
 
 import httpx
 
+from headgate._http.hang_up import may_be_hung_up
 from headgate._http.messages import IDLE_S_MAX, Answer, AnswerReader, Message, Origin, message_of
 
 CONNECTIONS_MAX: Final = 200
@@ -32,6 +33,7 @@ class _Connection(asyncio.Protocol):
         self._reader = AnswerReader()
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Answer] | None = None
+        self._is_hung_up = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
@@ -42,6 +44,8 @@ class _Connection(asyncio.Protocol):
             return
         if found is not None and exc is None:
             self._answer.set_result(found)
+        elif self._is_hung_up:
+            self._answer.cancel()
         else:
             reason = str(exc) if exc else "the server closed the connection"
             self._answer.set_exception(httpx.ReadError(reason))
@@ -65,6 +69,16 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def hang_up(self) -> None:
+        """Say that nobody waits any more. An answer that is on its way is still taken."""
+        if self._answer is None or self._answer.done():
+            return
+        self._is_hung_up, self._reader.reusable = True, False
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._answer.cancel()
+
     @property
     def reusable(self) -> bool:
         return self._reader.reusable
@@ -75,6 +89,7 @@ class _Connection(asyncio.Protocol):
 
     async def exchange(self, content: bytes, read_s: float | None) -> Answer:
         assert self._transport is not None
+        may_be_hung_up(self.hang_up)
         answer: asyncio.Future[Answer] = self.loop.create_future()
         self._answer = answer
         self._reader.begin()

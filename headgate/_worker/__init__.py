@@ -4,6 +4,7 @@ Called by programs (`Worker`), by `_app.worker` and by `headgate dag run`. A wor
 which expire; each job of theirs then has its next attempt.
 
 worker: the worker; task: the handler of a topic and what runs of it; job: an item in a handler's hands;
+verdicts: how handlers end, as the service is told;
 attempts: which failure is the last; deciders: runs of workflows on a worker; dequeues: asks for items;
 leases: keeps leases while handlers run; settler: tells how jobs ended; presence: says that the worker is there;
 ends: how a worker's tasks end, and its process beside one that does not; metrics: its own, for Prometheus;

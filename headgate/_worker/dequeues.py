@@ -1,9 +1,12 @@
 """Asks for items, and settles with that what jobs ended with."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate._calls.elements import Leased
+from headgate._http.hang_up import HangUp
+from headgate._worker.ends import end, first
 from headgate._worker.program_log import log
 from headgate._worker.settler import Settler, Verdict
 from headgate._worker.task import Task
@@ -15,6 +18,10 @@ if TYPE_CHECKING:
 # What a dequeue settles is of use while the worker does not know it, and told no longer than a lease: it waits so
 # long at most.
 SETTLING_WAIT_S_MAX: Final = 1.0
+# The answer to what a dequeue settles is waited for so long when the worker stops.
+ASKED_S_MAX: Final = 2.0
+# And the end of a call that is hung up on.
+HUNG_UP_S_MAX: Final = 1.0
 
 
 class Dequeues:
@@ -25,14 +32,16 @@ class Dequeues:
         self._namespace = namespace
         self._name = name
         self._settler = settler
+        self._hang_up = HangUp()
 
     async def ask(self, task: Task, count: int, settling: Sequence[Verdict], wait_s: float) -> list[Leased]:
         """Dequeue, and settle what goes along. Of an error that may be because of that nothing is concluded."""
         topics = {task.topic: count}
         if not settling:
-            return await self._client.dequeue(
-                topics, wait_s=wait_s, lease_s=task.lease_s, worker=self._name, namespace=self._namespace
-            )
+            with self._hang_up.reaches():
+                return await self._client.dequeue(
+                    topics, wait_s=wait_s, lease_s=task.lease_s, worker=self._name, namespace=self._namespace
+                )
         of_verb: dict[str, list[Any]] = {"ack": [], "nack": []}
         for verdict in settling:
             of_verb[verdict.verb].append(verdict.element)
@@ -54,3 +63,17 @@ class Dequeues:
             return []
         self._settler.told(settling, found.acks, found.nacks)
         return found.items
+
+    async def end(self, asking: Mapping[asyncio.Task[None], Task], hurry: asyncio.Event) -> None:
+        """Ask for nothing more, and end who does. What has been answered is still taken; what a dequeue settles is
+        worth its answer, which comes soon, unless there is a hurry."""
+        hung_up = self._hang_up.all()
+        if hung_up:
+            await asyncio.wait(hung_up, timeout=HUNG_UP_S_MAX)
+        settling = [poller for poller, task in asking.items() if task.is_settling and not poller.done()]
+        if settling:
+            hurried: asyncio.Task[Any] = asyncio.create_task(hurry.wait())
+            answered: asyncio.Task[Any] = asyncio.create_task(asyncio.wait(settling))
+            await first([hurried, answered], ASKED_S_MAX)
+            await end([hurried, answered])
+        await end(asking)

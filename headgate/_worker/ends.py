@@ -11,6 +11,8 @@ import traceback
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
+# What is cancelled may still do something for so long.
+CUT_OFF_S_MAX: Final = 10.0
 # So often work is begun anew that is cut off: by who cancelled the worker, and by the end of the loop behind that.
 CUTS_MAX: Final = 3
 
@@ -76,11 +78,16 @@ def cancels_from_here() -> Callable[[], bool]:
     return lambda: task.cancelling() > before
 
 
+def was_cancelled() -> bool:
+    """Whether somebody has asked this task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def takes_cancel() -> bool:
     """Whether this task was to be cancelled where it awaits next. It is here, and goes on: else it would be amid
     what comes, or ended in the place of what it returns."""
-    task = asyncio.current_task()
-    if task is None or not task.cancelling():
+    if not was_cancelled():
         return False
     try:
         await asyncio.sleep(0)
@@ -107,6 +114,17 @@ def exit_beside() -> tuple[BaseException, contextvars.Context] | None:
             return error, context
         trace = trace.tb_next
     return None
+
+
+async def in_process(run: Callable[[], Coroutine[Any, Any, None]], left: Collection[asyncio.Task[Any]]) -> None:
+    """Run it where nothing else is to be done: neither what it has `left`, as it takes no cancel, nor what others
+    have, keeps the process from its end."""
+    try:
+        await run()
+    finally:
+        here = asyncio.current_task()
+        if left or await end([task for task in asyncio.all_tasks() if task is not here], CUT_OFF_S_MAX):
+            end_process(sys.exception())
 
 
 def end_process(error: BaseException | None) -> NoReturn:

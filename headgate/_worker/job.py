@@ -1,14 +1,11 @@
-"""A job: one leased item in a handler's hands, and how handlers end."""
+"""A job: one leased item in a handler's hands."""
 
 import asyncio
 import contextlib
 import inspect
 import threading
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextvars import Context
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -16,11 +13,10 @@ from pydantic import ValidationError
 
 from headgate import wire
 from headgate._calls.elements import Leased, LeasedDag, Nack, Told
-from headgate._calls.verbs import encode, present
+from headgate._calls.verbs import present
 from headgate._threads import called, in_thread
 from headgate._worker.job_logs import JobLog, JobLogs, current_job
 from headgate._worker.virtual_loop import VirtualLoop
-from headgate.errors import Fail, Invalid, Retry, Throttled
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -32,11 +28,7 @@ if TYPE_CHECKING:
     from headgate._client.aio.values import AsyncDagValues
     from headgate._client.blocking.client import Client
 
-ERROR_CHARS_MAX: Final = 4_000
-
 Handler = Callable[["Job"], Any]
-# How a job ended, as the service is to be told: a verb, and its element.
-Ending = tuple[str, Any]
 
 _IN_A_THREAD: Final = (
     "job.{name} is for handlers that are coroutine functions (`async def`), in the event loop that runs them; "
@@ -298,70 +290,3 @@ def _in_thread(handler: Handler, job: Job) -> Awaitable[Any]:
     loop.thread_begins(thread, future)
     thread.start()
     return future
-
-
-def verdict_of(job: Job, output: Any) -> Ending:
-    """How the service is told of a handler that returned.
-
-    By an ack, unless its output has no JSON form, or children that it wanted to add are lost.
-    """
-    if job.drop_expansions():
-        return "nack", job.nack(
-            error="job.expand(...) had not ended when the handler did, so its children are not there: write "
-            "`await job.expand(...)`"
-        )
-    try:
-        job.output_bytes = len(encode(output))
-    except Invalid as error:
-        return "nack", job.nack(error=f"the handler's output {error.detail}")
-    return "ack", job.leased.ack(output)
-
-
-def handed_back(job: Job) -> Ending:
-    """How the service is told of what a worker that stops has not ended."""
-    return "nack", job.nack(error="the worker stopped", costs_attempt=False)
-
-
-def ended_by_exit(job: Job, found: tuple[BaseException, Context] | None) -> Ending | None:
-    """How the service is told of a job of which a task or a callback, which have its context, has ended the event
-    loop. None for all others, which have no part in it."""
-    if found is None:
-        return None
-    error, context = found
-    return verdict_of_error(job, error) if context.get(current_job) is job else None
-
-
-def verdict_of_error(job: Job, error: BaseException) -> Ending:
-    """How the service is told of a handler that raised, whatever it was."""
-    try:
-        return _verdict_of_error(job, error)
-    except Exception as failure:
-        text = f"the handler raised {type(error).__name__}, of which no more can be told: {type(failure).__name__}"
-        return "nack", job.nack(error=clean(text))
-
-
-def _verdict_of_error(job: Job, error: BaseException) -> Ending:
-    if isinstance(error, Fail):
-        return "nack", job.nack(error=clean(str(error) or "failed"), final=True)
-    if isinstance(error, Retry):
-        throttle_s, key = (error.throttle_s, error.key) if isinstance(error, Throttled) else (None, None)
-        options = present(delay_s=error.delay_s, metadata=error.metadata, throttle_s=throttle_s, throttle_key=key)
-        return "nack", job.nack(error=clean(str(error)), costs_attempt=error.costs_attempt, **options)
-    return "nack", job.nack(error=clean("".join(traceback.format_exception(*traced(error)))))
-
-
-def traced(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """An error with its traceback from the handler on; how the worker came there is nobody's question."""
-    trace = error.__traceback__
-    while trace is not None and _is_own(trace.tb_frame.f_globals.get("__package__")):
-        trace = trace.tb_next
-    return type(error), error, trace or error.__traceback__
-
-
-def _is_own(package: str | None) -> bool:
-    return (package or "").partition(".")[0] == "headgate"
-
-
-def clean(text: str) -> str:
-    """The end of an error's text, in characters that may be stored."""
-    return text[-ERROR_CHARS_MAX:].replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

@@ -1,6 +1,8 @@
-"""What a worker says to the logging of its program. Filters and handlers there are the program's: one that raises,
-as where it looks for a text and finds a job, keeps no lease for ever, and no verdict from being told."""
+"""What a worker says to the logging of its program. Filters and handlers there are the program's, and so are texts
+of errors: one that raises, as where it looks for a text and finds a job, or where an error's `__repr__` panics,
+keeps no lease for ever, and no verdict from being told."""
 
+import contextlib
 import logging
 import sys
 import traceback
@@ -13,9 +15,10 @@ class ProgramLog(logging.LoggerAdapter[logging.Logger]):
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         try:
             super().log(level, msg, *args, **{**kwargs, "stacklevel": kwargs.get("stacklevel", 1) + 1})
-        except Exception:
+        except BaseException:
             if logging.raiseExceptions and sys.stderr is not None:
-                traceback.print_exc(file=sys.stderr)
+                with contextlib.suppress(BaseException):
+                    traceback.print_exc(file=sys.stderr)
 
 
 log: Final = ProgramLog(logging.getLogger("headgate._worker"), {})

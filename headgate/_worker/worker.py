@@ -38,28 +38,20 @@ from headgate._worker.bridge import beside, client_like
 from headgate._worker.deciders import Deciders, W, WorkflowOptions, decorator
 from headgate._worker.dequeues import Dequeues
 from headgate._worker.ends import (
+    CUT_OFF_S_MAX,
     Keeper,
     again,
     cancels_from_here,
     end,
-    end_process,
     exit_beside,
     first,
+    in_process,
     none_left,
     outlive,
     takes_cancel,
+    was_cancelled,
 )
-from headgate._worker.job import (
-    Ending,
-    Handler,
-    Job,
-    ended_by_exit,
-    handed_back,
-    run_handler,
-    traced,
-    verdict_of,
-    verdict_of_error,
-)
+from headgate._worker.job import Handler, Job, run_handler
 from headgate._worker.job_logs import JobLogs
 from headgate._worker.leases import Leases
 from headgate._worker.metrics import WorkerMetrics
@@ -68,6 +60,14 @@ from headgate._worker.program_log import log
 from headgate._worker.settler import Settler
 from headgate._worker.signals import on_signals
 from headgate._worker.task import Task, check_options, check_task, in_loop
+from headgate._worker.verdicts import (
+    Ending,
+    ended_by_exit,
+    handed_back,
+    verdict_of,
+    verdict_of_failure,
+    verdict_of_task,
+)
 from headgate.errors import (
     BadRequest,
     Conflict,
@@ -89,10 +89,6 @@ F = TypeVar("F", bound=Handler)
 SETTLE_S_MAX: Final = 10.0
 # What a dequeue is refused for that waiting does not mend; 404: the token does not lead to the namespace.
 _ENDS: Final = (BadRequest, Unauthorized, Forbidden, NotFound, Conflict, TooLarge, Invalid)
-# The answer to what a dequeue settles is waited for so long when the worker stops.
-ASKED_S_MAX: Final = 2.0
-# What a handler that is cancelled may still do for so long.
-CUT_OFF_S_MAX: Final = 10.0
 
 
 class Worker:
@@ -226,15 +222,7 @@ class Worker:
             supervisor.end_with(parent)
         elif self.processes > 1:
             sys.exit(supervisor.this_program(self.processes))
-        asyncio.run(self._alone())
-
-    async def _alone(self) -> None:
-        """As `run`, in a process that has nothing else to do: what takes no cancel does not keep it."""
-        try:
-            await self.run()
-        finally:
-            if self._left:
-                end_process(sys.exception())
+        asyncio.run(in_process(self.run, self._left))
 
     def stop(self) -> None:
         """Drain, then let `run` return. The second call hurries. From any thread."""
@@ -260,6 +248,7 @@ class Worker:
 
         Raises:
             HeadgateError: the services refuse this worker (token, namespace or topic); it has drained.
+            RuntimeError: something else in its event loop has cancelled a part of it; it has drained.
             Exception: the part that keeps leases, or the one that tells how jobs ended, has ended by a defect;
                 what was running has been cut off, and comes again when its lease has run out.
         """
@@ -279,8 +268,11 @@ class Worker:
                 heard = on_signals(self._stop_here, is_looked_after=supervisor.parent() is not None)
             with heard, self._metrics or contextlib.nullcontext():
                 try:
-                    await asyncio.wait([stopped, *pollers, present, *keepers], return_when=asyncio.FIRST_COMPLETED)
+                    parts = [*pollers, present, *keepers]
+                    await asyncio.wait([stopped, *parts], return_when=asyncio.FIRST_COMPLETED)
+                    cut = [part for part in parts if part.cancelled()]
                     self._stop.set()
+                    keepers[:] = await again(keeping, keepers)
                     await self._drain(pollers, [present, *keepers])
                 except asyncio.CancelledError:
                     self._stop.set()
@@ -297,6 +289,8 @@ class Worker:
         for task in (*ended, *pollers):
             if not task.cancelled() and (error := task.exception()):
                 raise error
+        if cut:
+            raise RuntimeError("something in this worker's event loop has cancelled a part of it; it has drained")
 
     async def _poll(self, task: Task) -> None:
         failures = 0
@@ -364,22 +358,13 @@ class Worker:
         # In this very coroutine: a GeneratorExit passes those that it awaits, whatever they catch.
         try:
             verdict = verdict_of(job, await run_handler(task.handler, job))
-        except asyncio.CancelledError as error:
-            if job.lost is not None or self._is_cut_off():
-                return handed_back(job)
-            log.warning("the handler of %r was cancelled", job)
-            verdict = verdict_of_error(job, error)
-        except (Retry, Fail) as error:
-            verdict = verdict_of_error(job, error)
-            # Of a traceback the last line: all of it was logged where it was caught.
-            said = str(verdict[1].get("error") or "").strip().rpartition("\n")[2]
-            log.info("%r ends with %s: %s", job, type(error).__name__, said)
         except BaseException as error:
             # `sys.exit` too, and a panic of an extension: it is the end of the job, not of the worker.
-            log.warning("the handler of %r raised %r", job, error, exc_info=traced(error))
+            if self._is_left_undone(job, error):
+                return handed_back(job, error)
             if isinstance(error, KeyboardInterrupt):
                 self._stop_here()
-            verdict = verdict_of_error(job, error)
+            verdict = verdict_of_failure(job, error)
         if await takes_cancel() and verdict[0] == "ack" and not self._is_cut_off():
             log.warning("the handler of %r was cancelled as it returned", job)
             verdict = "nack", job.nack(error="the handler's task was cancelled, by itself, as it returned")
@@ -393,11 +378,7 @@ class Worker:
         task.handled(took_s)
         outcome = "lost"
         if job.lost is None:
-            ending = self._unbegun(job) if working.cancelled() else working.result()
-            if ending[0] == "nack" and ending[1].get("costs_attempt") is False:
-                ending = ended_by_exit(job, exit_beside()) or ending
-            self._tell(job, ending)
-            outcome = ending[0]
+            outcome = self._tell_end(job, working)
         elif self._logs is not None:
             self._logs.drop(job)
         if self._metrics is not None:
@@ -405,6 +386,19 @@ class Worker:
         self._begin(task)
         if task.room():
             task.freed.set()
+
+    def _tell_end(self, job: Job, working: asyncio.Task[Ending]) -> str:
+        """Say how a job ended: as what. One of which nothing can be said loses its lease."""
+        try:
+            ending = self._unbegun(job) if working.cancelled() else verdict_of_task(job, working)
+            if ending[0] == "nack" and ending[1].get("costs_attempt") is False:
+                ending = ended_by_exit(job, exit_beside()) or ending
+            self._tell(job, ending)
+        except BaseException:
+            log.exception("a job of %r has no verdict, so its lease runs out", self.name)
+            self._leases.drop(job)
+            return "lost"
+        return ending[0]
 
     def _tell(self, job: Job, ending: Ending) -> None:
         """Say how a job ended; what gives up the lease, behind the job's log, which is its holder's to write."""
@@ -426,20 +420,20 @@ class Worker:
             return handed_back(job)
         return "nack", job.nack(error="its task was cancelled before its handler was called")
 
+    def _is_left_undone(self, job: Job, error: BaseException) -> bool:
+        """Whether a handler has raised because it was cancelled, its job being another's, or to be. A library may
+        make another error of a cancel; who says `Fail` or `Retry` then means it."""
+        if isinstance(error, asyncio.CancelledError):
+            return job.lost is not None or self._is_cut_off()
+        return self._is_cut_off() and was_cancelled() and not isinstance(error, Retry | Fail)
+
     def _is_cut_off(self) -> bool:
         """Whether jobs are cancelled because the worker goes. It may hear later than they do that it is to."""
         return self._hurry.is_set() or self._is_cancelled()
 
     async def _end_asking(self, pollers: Sequence[asyncio.Task[None]]) -> None:
-        """Take nothing more. What a dequeue settles is worth its answer, which comes soon."""
-        tasks = zip(self._tasks.values(), pollers, strict=True)
-        settling = [poller for task, poller in tasks if task.is_settling and not poller.done()]
-        if settling:
-            hurry: asyncio.Task[Any] = asyncio.create_task(self._hurry.wait())
-            answered: asyncio.Task[Any] = asyncio.create_task(asyncio.wait(settling))
-            await first([hurry, answered], ASKED_S_MAX)
-            await end([hurry, answered])
-        await end(pollers)
+        """Take nothing more."""
+        await self._dequeues.end(dict(zip(pollers, self._tasks.values(), strict=True)), self._hurry)
         for task in self._tasks.values():
             self._begin(task)
 

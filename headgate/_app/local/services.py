@@ -27,8 +27,9 @@ from headgate._calls.elements import Leased, LeasedDag
 from headgate._client.aio.client import AsyncClient
 from headgate._client.blocking.client import Client
 from headgate._ids import new_id
-from headgate._worker.job import Handler, Job, run_handler, verdict_of, verdict_of_error
+from headgate._worker.job import Handler, Job, run_handler
 from headgate._worker.job_logs import taking
+from headgate._worker.verdicts import verdict_of, verdict_of_error
 from headgate._worker.virtual_loop import VirtualLoop
 from headgate.errors import HeadgateError, Invalid, NotFound
 

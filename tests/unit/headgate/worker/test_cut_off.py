@@ -283,23 +283,31 @@ async def test_what_takes_no_cancel_is_left_with_its_lease_to_run_out(
     assert any("never" in record.getMessage() and record.levelname == "ERROR" for record in caplog.records)
 
 
-async def test_a_process_does_not_wait_for_what_takes_no_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`asyncio.run` would: it cancels once more what is left, and waits for it."""
-    ended: list[BaseException | None] = []
-    monkeypatch.setattr("headgate._worker.worker.end_process", ended.append)
-    stubborn = Stubborn(Queue(leased("never")), monkeypatch)
-    await stubborn.stopped(stubborn.worker._alone)
-    assert ended == [None]
+async def cancel_others(of: str) -> None:
+    """Cancel what runs this function."""
+    for task in asyncio.all_tasks():
+        if of in repr(task.get_coro()):
+            task.cancel()
 
 
-async def test_a_process_that_has_nothing_left_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[BaseException | None] = []
-    monkeypatch.setattr("headgate._worker.worker.end_process", ended.append)
-    queue = Queue()
-    worker = worker_on(queue)
-    worker.task("t")(lambda _job: None)
-    running = asyncio.create_task(worker._alone())
-    await asyncio.wait_for(queue.idle.wait(), 10)
-    worker.stop()
-    await asyncio.wait_for(running, 10)
-    assert ended == []
+@pytest.mark.parametrize("part", ["Leases.run", "Settler.run", "Presence.run", "Worker._poll"])
+def test_a_worker_of_which_a_part_was_cancelled_ends_with_an_error_and_holds_nothing(part: str) -> None:
+    """It ended as if all was well, and what it held stayed leased."""
+
+    async def handler(job: Job) -> str:
+        if job.id == "bad":
+            await cancel_others(part)
+            await asyncio.Event().wait()
+        return "done"
+
+    async def main() -> None:
+        worker = worker_on(queue, drain_s=0.0)
+        worker.task("t", slots=2)(handler)
+        with pytest.raises(RuntimeError, match="has cancelled a part of it"):
+            await asyncio.wait_for(worker.run(signals=False), 10)
+        assert worker._leases.held() == []
+
+    queue = Queue(leased("bad"), leased("other"))
+    asyncio.run(main())
+    assert told(queue)["bad"]["costs_attempt"] is False
+    assert [ack["id"] for ack in queue.said["ack"]] == ["other"]

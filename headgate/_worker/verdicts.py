@@ -1,0 +1,119 @@
+"""How a handler ended, as the service is to be told.
+
+Whatever a handler returns or raises has a verdict, and making one raises nothing: what stands in an error is its
+program's code, of which also the text may end in a panic or with `sys.exit`.
+"""
+
+import asyncio
+import traceback
+from contextvars import Context
+from types import TracebackType
+from typing import Any, Final
+
+from headgate._calls.verbs import encode, present
+from headgate._worker.job import Job
+from headgate._worker.job_logs import current_job
+from headgate._worker.program_log import log
+from headgate.errors import Fail, Invalid, Retry, Throttled
+
+ERROR_CHARS_MAX: Final = 4_000
+
+# A verb, and its element.
+Ending = tuple[str, Any]
+
+
+def verdict_of(job: Job, output: Any) -> Ending:
+    """How the service is told of a handler that returned.
+
+    By an ack, unless its output has no JSON form, or children that it wanted to add are lost.
+    """
+    if job.drop_expansions():
+        return "nack", job.nack(
+            error="job.expand(...) had not ended when the handler did, so its children are not there: write "
+            "`await job.expand(...)`"
+        )
+    try:
+        job.output_bytes = len(encode(output))
+    except Invalid as error:
+        return "nack", job.nack(error=f"the handler's output {error.detail}")
+    return "ack", job.leased.ack(output)
+
+
+def handed_back(job: Job, error: BaseException | None = None) -> Ending:
+    """How the service is told of what a worker that stops has not ended; `error` is what its cancel has become."""
+    if error is not None and not isinstance(error, asyncio.CancelledError):
+        log.warning("the handler of %r made of its cancel %r", job, error, exc_info=traced(error))
+    return "nack", job.nack(error="the worker stopped", costs_attempt=False)
+
+
+def ended_by_exit(job: Job, found: tuple[BaseException, Context] | None) -> Ending | None:
+    """How the service is told of a job of which a task or a callback, which have its context, has ended the event
+    loop. None for all others, which have no part in it."""
+    if found is None:
+        return None
+    error, context = found
+    return verdict_of_error(job, error) if context.get(current_job) is job else None
+
+
+def verdict_of_task(job: Job, working: asyncio.Task[Ending]) -> Ending:
+    """How the service is told of a job whose task has ended, and was not cancelled."""
+    error = working.exception()
+    return working.result() if error is None else verdict_of_error(job, error)
+
+
+def verdict_of_failure(job: Job, error: BaseException) -> Ending:
+    """As `verdict_of_error`; the program's log is told of it, too."""
+    verdict = verdict_of_error(job, error)
+    if isinstance(error, Retry | Fail):
+        # Of a traceback the last line: all of it was logged where it was caught.
+        said = str(verdict[1].get("error") or "").strip().rpartition("\n")[2]
+        log.info("%r ends with %s: %s", job, _name(error), said)
+    elif isinstance(error, asyncio.CancelledError):
+        log.warning("the handler of %r was cancelled", job)
+    else:
+        log.warning("the handler of %r raised %r", job, error, exc_info=traced(error))
+    return verdict
+
+
+def verdict_of_error(job: Job, error: BaseException) -> Ending:
+    """How the service is told of a handler that raised, whatever it was."""
+    try:
+        verdict = _verdict_of_error(job, error)
+        encode(verdict[1])
+    except BaseException as failure:
+        text = f"the handler raised {_name(error)}, of which no more can be told: {_name(failure)}"
+        return "nack", job.nack(error=clean(text), final=issubclass(type(error), Fail))
+    return verdict
+
+
+def _verdict_of_error(job: Job, error: BaseException) -> Ending:
+    if isinstance(error, Fail):
+        return "nack", job.nack(error=clean(str(error) or "failed"), final=True)
+    if isinstance(error, Retry):
+        throttle_s, key = (error.throttle_s, error.key) if isinstance(error, Throttled) else (None, None)
+        options = present(delay_s=error.delay_s, metadata=error.metadata, throttle_s=throttle_s, throttle_key=key)
+        return "nack", job.nack(error=clean(str(error)), costs_attempt=error.costs_attempt, **options)
+    return "nack", job.nack(error=clean("".join(traceback.format_exception(*traced(error)))))
+
+
+def _name(error: BaseException) -> str:
+    """The name of its class, which a metaclass may hide."""
+    name: str = type.__dict__["__name__"].__get__(type(error))
+    return name
+
+
+def traced(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """An error with its traceback from the handler on; how the worker came there is nobody's question."""
+    trace = error.__traceback__
+    while trace is not None and _is_own(trace.tb_frame.f_globals.get("__package__")):
+        trace = trace.tb_next
+    return type(error), error, trace or error.__traceback__
+
+
+def _is_own(package: str | None) -> bool:
+    return (package or "").partition(".")[0] == "headgate"
+
+
+def clean(text: str) -> str:
+    """The end of an error's text, in characters that may be stored."""
+    return text[-ERROR_CHARS_MAX:].replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

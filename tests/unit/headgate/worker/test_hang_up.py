@@ -1,0 +1,152 @@
+"""A worker that stops while a dequeue is under way: what its service has answered by then is not lost."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from headgate import AsyncClient, Job, Worker
+from headgate._http.hang_up import HangUp
+from headgate._http.http1 import Http1Transport
+from tests.unit.headgate.client.test_client import leased
+from tests.unit.headgate.http.test_http1 import OK, Server, serving
+from tests.unit.headgate.worker.test_cut_off import told
+from tests.unit.headgate.worker.test_worker import Queue
+
+
+class AnswersTheGone(Server):
+    """Answers only those who have hung up: as one that had just written its answer when it heard of that."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__()
+        self.answer = answer
+        self.asked = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        self.asked.set()
+        await reader.read()
+        writer.write(self.answer)
+        writer.close()
+
+
+async def asking(transport: Http1Transport, request: httpx.Request, hang_up: HangUp) -> bytes:
+    with hang_up.reaches():
+        response = await transport.handle_async_request(request)
+    return response.content
+
+
+async def test_an_answer_that_was_on_its_way_is_taken_by_who_has_hung_up() -> None:
+    server, hang_up = AnswersTheGone(OK), HangUp()
+    async with serving(server) as request, Http1Transport() as transport:
+        calling = asyncio.create_task(asking(transport, request(), hang_up))
+        await asyncio.wait_for(server.asked.wait(), 5)
+        assert hang_up.all() == [calling]
+        assert await asyncio.wait_for(calling, 5) == b"ok"
+
+
+async def test_a_call_that_is_hung_up_on_without_an_answer_is_cancelled_and_none_is_made_after_it() -> None:
+    server, hang_up = AnswersTheGone(b""), HangUp()
+    async with serving(server) as request, Http1Transport() as transport:
+        calling = asyncio.create_task(asking(transport, request(), hang_up))
+        await asyncio.wait_for(server.asked.wait(), 5)
+        hang_up.all()
+        await asyncio.wait([calling], timeout=5)
+        assert calling.cancelled()
+        server.asked.clear()
+        later = asyncio.create_task(asking(transport, request(), hang_up))
+        await asyncio.wait([later], timeout=5)
+        assert later.cancelled() and not server.asked.is_set()
+
+
+async def test_calls_that_are_not_of_those_go_on() -> None:
+    server, hang_up = Server([OK]), HangUp()
+    async with serving(server) as request, Http1Transport() as transport:
+        assert await asking(transport, request(), HangUp()) == b"ok"
+        server.answers = [[OK]]
+        hang_up.all()
+        assert (await transport.handle_async_request(request())).content == b"ok"
+
+
+class Front:
+    """Answers HTTP for a queue; a dequeue is not answered before its client has hung up."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.asked = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            path = head.split()[1].decode()
+            length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+            body = await reader.readexactly(length)
+            if path.endswith("/dequeue") and not json.loads(body).get("settle"):
+                self.asked.set()
+                await reader.read()
+            request = httpx.Request("POST", f"http://q{path}", content=body)
+            response = await self.queue.handle_async_request(request)
+            content = await response.aread()
+            writer.write(
+                b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (response.status_code, len(content), content)
+            )
+            if reader.at_eof():
+                break
+        writer.close()
+
+
+@asynccontextmanager
+async def worker_before(front: Front) -> AsyncIterator[Worker]:
+    listener = await asyncio.start_server(front.serve, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    client = AsyncClient(queue_url=f"http://127.0.0.1:{port}")
+    try:
+        yield Worker(client, drain_s=0.0)
+    finally:
+        await client.aclose()
+        listener.close()
+
+
+@pytest.mark.parametrize("stops", [1, 2])
+async def test_items_that_were_handed_out_as_a_worker_stopped_are_handed_back(stops: int) -> None:
+    """They were leased to nobody, until their leases ran out, and that was an attempt."""
+    handled: list[str] = []
+    front = Front(Queue(leased("a"), leased("b")))
+    async with worker_before(front) as worker:
+        worker.task("t", slots=2)(lambda job: handled.append(job.id))
+        running = asyncio.create_task(worker.run(signals=False))
+        await asyncio.wait_for(front.asked.wait(), 5)
+        for _ in range(stops):
+            worker.stop()
+        await asyncio.wait_for(running, 10)
+    assert handled == []
+    assert {item_id: nack["costs_attempt"] for item_id, nack in told(front.queue).items()} == {
+        "a": False,
+        "b": False,
+    }
+
+
+async def test_a_worker_does_not_wait_long_for_a_service_that_does_not_hear_of_its_hanging_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Deaf(Front):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            self.asked.set()
+            await over.wait()
+            writer.close()
+
+    monkeypatch.setattr("headgate._worker.dequeues.HUNG_UP_S_MAX", 0.01)
+    over, front = asyncio.Event(), Deaf(Queue())
+    async with worker_before(front) as worker:
+
+        @worker.task("t")
+        async def handler(_job: Job) -> None: ...
+
+        running = asyncio.create_task(worker.run(signals=False))
+        await asyncio.wait_for(front.asked.wait(), 5)
+        worker.stop()
+        await asyncio.wait_for(running, 10)
+        over.set()
