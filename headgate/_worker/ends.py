@@ -11,6 +11,8 @@ import traceback
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
+from headgate._worker.program_log import log
+
 # What is cancelled may still do something for so long.
 CUT_OFF_S_MAX: Final = 10.0
 # So often work is begun anew that is cut off: by who cancelled the worker, and by the end of the loop behind that.
@@ -122,8 +124,13 @@ async def in_process(run: Callable[[], Coroutine[Any, Any, None]], left: Collect
     try:
         await run()
     finally:
-        here = asyncio.current_task()
-        if left or await end([task for task in asyncio.all_tasks() if task is not here], CUT_OFF_S_MAX):
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        try:
+            kept = others if left else await end(others, CUT_OFF_S_MAX)
+        except asyncio.CancelledError:  # a second signal
+            kept = others
+        if kept:
+            log.error("the process ends beside %d tasks that have not ended, like %r", len(kept), next(iter(kept)))
             end_process(sys.exception())
 
 

@@ -1,7 +1,6 @@
 """A worker's process ends, beside whatever its handlers have left in the event loop."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,13 +16,14 @@ from tests.unit.headgate.worker.test_worker import Queue, worker_on
 class Process:
     """A worker's process, in an event loop of its own. `ended` is beside which errors it was ended at once."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cut_off_s: float = 0.01) -> None:
         for module in ("ends", "worker"):
-            monkeypatch.setattr(f"headgate._worker.{module}.CUT_OFF_S_MAX", 0.01)
+            monkeypatch.setattr(f"headgate._worker.{module}.CUT_OFF_S_MAX", cut_off_s)
         monkeypatch.setattr("headgate._worker.ends.end_process", self._end)
         self.ended: list[BaseException | None] = []
         self.over = asyncio.Event()
         self.loose: list[asyncio.Task[Any]] = []
+        self.cancelled: Callable[[], Any] = lambda: None
 
     def _end(self, error: BaseException | None) -> None:
         self.ended.append(error)
@@ -32,8 +32,10 @@ class Process:
     async def outlive(self) -> None:
         """Take no cancel for an end, while the process is there."""
         while not self.over.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await self.over.wait()
+            except asyncio.CancelledError:
+                self.cancelled()
 
     def run(self, handler: Callable[[Job], Any]) -> list[BaseException | None]:
         async def main() -> None:
@@ -66,6 +68,19 @@ def test_nor_for_a_task_that_a_handler_has_left_behind(monkeypatch: pytest.Monke
     process = Process(monkeypatch)
 
     async def handler(_job: Job) -> None:
+        process.loose.append(asyncio.create_task(process.outlive()))
+        await asyncio.sleep(0)
+
+    assert process.run(handler) == [None]
+
+
+def test_a_second_signal_does_not_wait_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio makes a cancel of the main task out of an interrupt, once the worker has ended."""
+    process = Process(monkeypatch, cut_off_s=3_600)
+
+    async def handler(_job: Job) -> None:
+        main = next(task for task in asyncio.all_tasks() if "main" in repr(task.get_coro()))
+        process.cancelled = main.cancel
         process.loose.append(asyncio.create_task(process.outlive()))
         await asyncio.sleep(0)
 
