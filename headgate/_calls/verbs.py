@@ -155,7 +155,15 @@ def call(
     text: bool = False,
     **names: str,
 ) -> Call[T]:
-    """A call of `verb`; `names` fill its path, what is None in `query` is left out."""
+    """A call of `verb`; `names` fill its path, what is None in `query` is left out.
+
+    Raises:
+        Invalid: a name is empty, which would lead to another verb.
+    """
+    if not all(names.values()):
+        for name, value in names.items():
+            if not value and f"{{{name}}}" in verb.path:
+                raise Invalid(f"give the {'namespace' if name == 'ns' else name}: it is empty")
     target = verb.path.format_map({name: quote(value, safe="") for name, value in names.items()})
     asked = {name: value for name, value in (query or {}).items() if value is not None}
     if asked:

@@ -77,13 +77,13 @@ def _settings(args: Args) -> dict[str, Any]:
     return {**where, "retry": RetryPolicy(attempts_max=4)}
 
 
-def show_rows(args: Args, rows: Sequence[Any], columns: Sequence[str], empty: str) -> None:
-    """Rows as the commands show them; `empty` is said where there are none."""
+def show_rows(args: Args, rows: Sequence[Any], columns: Sequence[str], empty: str, *, whole: bool = False) -> None:
+    """Rows as the commands show them; `empty` is said where there are none. See `show_table` for `whole`."""
     if args.output == "json":
         show_json(list(rows), sys.stdout)
     elif rows:
         dumped = [row if isinstance(row, dict) else row.model_dump() for row in rows]
-        show_table(dumped, columns, sys.stdout)
+        show_table(dumped, columns, sys.stdout, whole=whole)
     else:
         stderr_line(empty)
 

@@ -58,18 +58,24 @@ def _escaped(char: str) -> str:
     return json.dumps(char)[1:-1]
 
 
-def show_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: TextIO) -> None:
+def show_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: TextIO, *, whole: bool = False
+) -> None:
     """Rows under upper-case headings; numbers to the right.
 
     In a terminal the table has its width: headings take several lines, long texts are cut, ids, times and numbers
-    are not, and where that does not do, the last columns are left out and counted.
+    are not, and where that does not do, the last columns are left out and counted. Elsewhere, and where `whole` is
+    asked for, nothing is cut or left out: what is long sticks out of its column.
     """
-    cells = [[cell(row.get(column)) for column in columns] for row in rows]
-    data = [max((len(line[at]) for line in cells), default=0) for at in range(len(columns))]
+    fits = out.isatty() and not whole
+    cells = [
+        [cell(row.get(column), chars_max=CELL_CHARS_MAX if fits else None) for column in columns] for row in rows
+    ]
+    data = [max((min(len(line[at]), CELL_CHARS_MAX) for line in cells), default=0) for at in range(len(columns))]
     right = [_is_numeric(rows, column) for column in columns]
     widths = [max(len(column), wide) for column, wide in zip(columns, data, strict=True)]
     shown = range(len(columns))
-    if out.isatty():
+    if fits:
         room = shutil.get_terminal_size().columns
         least = [
             max(_longest(column), wide if at_right or _is_whole(rows, column) else 0)
@@ -80,10 +86,8 @@ def show_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: T
         widths = fitting([widths[at] for at in shown], [least[at] for at in shown], room)
     headings = _stacked([columns[at].upper() for at in shown], [widths[at] for at in shown])
     for line in (*headings, *cells):
-        aligned = [
-            line[at].rjust(widths[at]) if right[at] else cut(line[at], widths[at]).ljust(widths[at])
-            for at in shown
-        ]
+        texts = [line[at] if right[at] or not fits else cut(line[at], widths[at]) for at in shown]
+        aligned = [texts[at].rjust(widths[at]) if right[at] else texts[at].ljust(widths[at]) for at in shown]
         out.write("  ".join(aligned).rstrip() + "\n")
     if len(shown) < len(columns):
         out.write(f"({', '.join(columns[len(shown) :])}: no room here; -o json has them)\n")
@@ -332,9 +336,10 @@ def written_whole() -> Iterator[None]:
 
 
 def silence() -> None:
-    """What cannot be written to the standard output is not tried again when the interpreter ends."""
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """What cannot be written is not tried again when the interpreter ends."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

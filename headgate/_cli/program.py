@@ -47,7 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         stderr_line("headgate: the standard output is closed; nothing was done. For none: >/dev/null")
         return commands.USAGE
     with written_whole():
-        return _run(argv)
+        try:
+            return _run(argv)
+        finally:
+            silence()
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -61,7 +64,6 @@ def _run(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        silence()
         return commands.OK
     except KeyboardInterrupt:
         stderr_line("headgate: interrupted")
@@ -71,7 +73,6 @@ def _run(argv: Sequence[str] | None) -> int:
         return exit_code(error)
     except (OSError, ValueError) as error:
         stderr_line(f"headgate: {printable(str(error))}")
-        silence()
         return commands.USAGE
 
 
@@ -104,6 +105,11 @@ def _advice(error: HeadgateError, namespace: str | None) -> str:
 
 class _Parser(argparse.ArgumentParser):
     """A parser that knows what was probably meant."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Say when `--help` cannot be written; argparse keeps that to itself."""
+        if message:
+            (file or sys.stderr).write(message)
 
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (--[a-z-]+)", message)

@@ -78,10 +78,17 @@ class Endpoints:
 
     def __post_init__(self) -> None:
         for url in (self.queue_url, self.dag_url):
-            if not url.startswith(("http://", "https://")):
+            if not (url.startswith(("http://", "https://")) and _leads_somewhere(url)):
                 raise ValueError(f"{url!r} is no URL of a service; it should look like http://127.0.0.1:8080")
         if self.token and not (self.token.isascii() and self.token.isprintable()):
             raise ValueError("the token holds characters that no token has")
+
+
+def _leads_somewhere(url: str) -> bool:
+    try:
+        return bool(httpx.URL(url).host)
+    except httpx.InvalidURL:
+        return False
 
 
 class Budget:

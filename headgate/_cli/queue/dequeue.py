@@ -5,17 +5,19 @@ import contextlib
 import select
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from headgate._calls.elements import Leased
 from headgate._cli import commands
 from headgate._cli.commands import CONFLICT, FAILURE, OK, show_rows
-from headgate._cli.output import silence
+from headgate._cli.output import json_text, printable, silence
 from headgate._client.blocking.client import Client
 from headgate._stderr import stderr_line
 from headgate.errors import HeadgateError
 
 _COLUMNS = ("id", "topic", "attempt", "payload", "lease_token", "lease_expires_at")
+# What most have none of.
+_MORE: Final[dict[str, Any]] = {"inputs": None, "metadata": {}, "headers": {}, "priority": 0, "dag": None}
 
 
 def dequeue(args: argparse.Namespace) -> int:
@@ -25,7 +27,7 @@ def dequeue(args: argparse.Namespace) -> int:
             show_rows(args, [_row(item) for item in found], _COLUMNS, "nothing is ready")
             return OK
         try:
-            show_rows(args, [_row(item) for item in found], _COLUMNS, "")
+            _show_whole(args, found)
             _push_out()
         except OSError as error:
             _hand_back(client, found, error)
@@ -35,6 +37,22 @@ def dequeue(args: argparse.Namespace) -> int:
             _hand_back(client, found, error)
             raise
         return _ack(client, found)
+
+
+def _show_whole(args: argparse.Namespace, items: Sequence[Leased]) -> None:
+    """Show all that was given with the items: nobody can ask for them again."""
+    more = [name for name, empty in _MORE.items() if any(getattr(item, name) != empty for item in items)]
+    rows = [_row(item) for item in items]
+    if args.output != "json":
+        rows = [{**row, **{name: _text(row[name]) for name in ("payload", *more)}} for row in rows]
+    show_rows(args, rows, (*_COLUMNS, *more), "", whole=True)
+
+
+def _text(value: Any) -> str | None:
+    """A value in a table that shows all of it: as JSON what it would round, or say by a word, or blank out."""
+    if value is None or (isinstance(value, str) and value == printable(value)):
+        return value
+    return json_text(value)
 
 
 def _push_out() -> None:

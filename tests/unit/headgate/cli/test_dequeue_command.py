@@ -193,7 +193,7 @@ def test_where_the_standard_output_is_closed_nothing_is_done(
 def test_an_interrupt_while_they_are_printed_hands_them_back(
     service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(dequeue, "show_rows", interrupted)
@@ -223,3 +223,54 @@ def test_where_they_cannot_be_handed_back_either_it_is_told_when_they_are_free(
         assert cli.main(["dequeue", "t", "--ack"]) == 1
     told = capsys.readouterr().err
     assert "free again when their leases have run out" in told and "down" in told and "handed back" not in told
+
+
+class Screen(io.StringIO):
+    """A terminal of a few columns."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+SHOWN: list[tuple[Any, str]] = [
+    ("x" * 5_000 + " the end", "x" * 5_000 + " the end"),
+    ({"deep": ["y" * 5_000, "the end"]}, '{"deep": ["' + "y" * 5_000 + '", "the end"]}'),
+    ("two\nlines\tand a tab", r'"two\nlines\tand a tab"'),
+    ("\x1b]0;steers a terminal\x07", r'"\u001b]0;steers a terminal\u0007"'),
+    (3.14159, " 3.14159 "),
+    (True, " true "),
+    (None, " - "),
+    (7, " 7 "),
+]
+
+
+@pytest.mark.parametrize("out", [Screen, io.StringIO])
+def test_of_what_is_acked_a_table_cuts_nothing_and_leaves_nothing_out(
+    out: type[io.StringIO], service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A payload was cut at 60 characters, and acked: the rest was gone."""
+    items = [leased(f"item-{at}", payload=payload) for at, (payload, _) in enumerate(SHOWN)]
+    items[0] |= {"inputs": {"up": "z" * 5_000}, "metadata": {"m": 1}, "headers": {"h": "2"}, "priority": -5}
+    items[0] |= {"dag": {"id": "d", "node": "n" * 500, "generation": 3}}
+    service.reply = lambda _m, path, body: {"items": items} if path.endswith("/dequeue") else answer(path, body)
+    shown = out()
+    with monkeypatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        patch.setattr(sys, "stdout", shown)
+        assert cli.main(["dequeue", "t", "--ack"]) == 0
+    told = shown.getvalue()
+    assert [body["items"][0]["id"] for body in service.asked("/ack")] == ["item-0"]
+    for (_, text), line in zip(SHOWN, told.splitlines()[1:], strict=True):
+        assert text in line
+    assert all(part in told for part in ("z" * 5_000, '{"m": 1}', '{"h": "2"}', "-5", "n" * 500, "INPUTS"))
+    assert "\x1b" not in told and "no room here" not in told
+
+
+def test_a_table_is_whole_where_a_program_reads_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.reply = lambda *_: {"items": [leased("one", payload=SHOWN[0][0]), leased("two", payload="short")]}
+    shown = io.StringIO()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", shown)
+        assert cli.main(["dequeue", "t"]) == 0
+    assert SHOWN[0][1] in shown.getvalue()
+    assert max(map(len, shown.getvalue().splitlines()[2:])) < 200, "a long one does not make the others long"
