@@ -18,6 +18,7 @@ from tests.mutations import (
     reset_code,
     run_code,
     shared_code,
+    worker_ends,
     workflow_code,
 )
 from tests.mutations.model import Mutation
@@ -30,6 +31,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *queue_unique.MUTATIONS,
     *queue_logs.MUTATIONS,
     *queue_workers.MUTATIONS,
+    *worker_ends.MUTATIONS,
     *dag_statements.MUTATIONS,
     *dag_code.MUTATIONS,
     *dag_times.MUTATIONS,

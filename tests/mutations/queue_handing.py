@@ -228,6 +228,17 @@ MUTATIONS = (
         ("unit/shared/test_again.py::test_what_is_left_of_a_key_is_tried_together",),
     ),
     Mutation(
+        "handing-late-unoffered",
+        "a call without room, of which a flush has the place and no offer, does not wait for it",
+        "services/queue/dispatch/direct_handoff.py",
+        "        if self._open:\n            self._timer",
+        "        if self.offers:\n            self._timer",
+        (
+            "integration/queue/test_slow_claims.py"
+            "::test_who_could_be_offered_nothing_by_a_slow_flush_is_answered_without_it_too",
+        ),
+    ),
+    Mutation(
         "hand-back-untold",
         "what is delivered at most once was not where nobody was told of it",
         "services/queue/leases/nack.py",

@@ -4,18 +4,9 @@ from tests.mutations.model import Mutation
 
 _PROGRESS = "contract/test_queue_progress.py"
 _WORKERS = "contract/test_queue_workers.py"
-_CUT_OFF = "unit/headgate/worker/test_cut_off.py"
 _SUPERVISOR = "unit/headgate/worker/test_supervisor.py"
 
 MUTATIONS = (
-    Mutation(
-        "worker-log-raises",
-        "a job has its verdict though a filter of the program's logging raises",
-        "headgate/_worker/program_log.py",
-        "        except Exception:\n",
-        "        except ArithmeticError:\n",
-        (f"{_CUT_OFF}::test_a_job_has_its_verdict_though_the_programs_logging_raises",),
-    ),
     Mutation(
         "progress-kept",
         "an extension that tells nothing leaves what was told",
@@ -132,47 +123,5 @@ MUTATIONS = (
         "HURRY if self._told else number",
         "number",
         (f"{_SUPERVISOR}::test_the_second_signal_is_passed_on_as_such",),
-    ),
-    Mutation(
-        "worker-hands-back",
-        "a worker whose tasks were all cancelled has its keepers again until all is handed back",
-        "headgate/_worker/worker.py",
-        "        keepers[:] = await again(keeping, keepers)\n",
-        "        keepers[:] = list(keepers)\n",
-        (f"{_CUT_OFF}::test_all_tasks_of_a_loop_are_cancelled_and_nothing_is_held",),
-    ),
-    Mutation(
-        "worker-outlives-cancels",
-        "a second cancel does not cut off what hands back",
-        "headgate/_worker/worker.py",
-        "await outlive(partial(self._hand_back, pollers, keeping, keepers))",
-        "await self._hand_back(pollers, keeping, keepers)",
-        (f"{_CUT_OFF}::test_a_worker_that_is_cancelled_by_each_who_waits_for_it_hands_back_once",),
-    ),
-    Mutation(
-        "worker-exit-told",
-        "who ended the event loop by an exit is told as failed",
-        "headgate/_worker/worker.py",
-        "ended_by_exit(job, exit_beside()) or ending",
-        "ending",
-        (
-            f"{_CUT_OFF}::test_a_task_of_a_handler_that_exits_is_the_end_of_the_process_behind_a_word_of_all_it_held",
-        ),
-    ),
-    Mutation(
-        "worker-late-cancel",
-        "a handler that was cancelled as it returned has a verdict",
-        "headgate/_worker/ends.py",
-        "    if task is None or not task.cancelling():\n        return False\n",
-        "    return False\n",
-        (f"{_CUT_OFF}::test_a_handler_that_ends_with_a_cancel_of_its_own_to_come_has_failed",),
-    ),
-    Mutation(
-        "worker-left",
-        "a coroutine that takes no cancel has its lease run out",
-        "headgate/_worker/worker.py",
-        "            self._left.append(working)\n            self._leases.drop(job)\n",
-        "            self._left.append(working)\n",
-        (f"{_CUT_OFF}::test_what_takes_no_cancel_is_left_with_its_lease_to_run_out",),
     ),
 )

@@ -208,3 +208,23 @@ async def _stands(api: Api, statements: int) -> None:
     async with asyncio.timeout(END_S):
         while await claims_that_stand(api) < statements:
             await asyncio.sleep(0.005)
+
+
+async def test_who_could_be_offered_nothing_by_a_slow_flush_is_answered_without_it_too(own_api: Api) -> None:
+    """Its namespace has no room for more: there is no offer, and all the same its place in the line is taken."""
+    await fill(own_api, 1, 1)
+    assert len(await own_api.dequeue("t")) == 1  # from now on the topic is known there
+    answer = await own_api.host.client.put(f"/v1/namespaces/{own_api.namespace}", json={"in_flight_max": 2})
+    assert answer.status_code == 200
+    call = asyncio.create_task(own_api.post("dequeue", {"topics": [{"topic": "t", "count": 1}], "wait_s": 0.3}))
+    await asyncio.sleep(0.05)
+    await own_api.enqueue({"topic": "other", "id": own_api.new_id(0)})
+    assert len(await own_api.dequeue("other")) == 1
+    async with sick(own_api, 1, lock="LOCK TABLE ready IN EXCLUSIVE MODE"):
+        enqueuing = asyncio.create_task(fill(own_api, 1, 1))
+        await _stands(own_api, 1)
+        async with asyncio.timeout(END_S):
+            answer = await call
+        assert answer.json()["items"] == []
+        assert not enqueuing.done()
+    await enqueuing
