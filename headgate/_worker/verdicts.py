@@ -81,7 +81,8 @@ def verdict_of_error(job: Job, error: BaseException) -> Ending:
         verdict = _verdict_of_error(job, error)
         encode(verdict[1])
     except BaseException as failure:
-        text = f"the handler raised {_name(error)}, of which no more can be told: {_name(failure)}"
+        why = failure.detail if isinstance(failure, Invalid) else _name(failure)
+        text = f"the handler raised {_name(error)}, of which no more can be told: {why}"
         return "nack", job.nack(error=clean(text), final=issubclass(type(error), Fail))
     return verdict
 
@@ -110,8 +111,8 @@ def traced(error: BaseException) -> tuple[type[BaseException], BaseException, Tr
     return type(error), error, trace or error.__traceback__
 
 
-def _is_own(package: str | None) -> bool:
-    return (package or "").partition(".")[0] == "headgate"
+def _is_own(package: object) -> bool:
+    return isinstance(package, str) and package.partition(".")[0] == "headgate"
 
 
 def clean(text: str) -> str:
