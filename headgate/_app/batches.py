@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate._app.failures import text_of
+from headgate._app.typed import shown
 from headgate._worker.job import Job
 from headgate.errors import Fail, Retry, Throttled
 
@@ -114,8 +115,8 @@ class Batches:
         if not isinstance(found, (list, tuple)) or len(found) != count:
             text = text_of(
                 TypeError(
-                    f"{self._function.name} was called with {count} elements and returned {found!r:.80}: with "
-                    "batch= it returns None, or a list with a result for each of them"
+                    f"{self._function.name} was called with {count} elements and returned {shown(found)[:80]}: "
+                    "with batch= it returns None, or a list with a result for each of them"
                 )
             )
             raise Fail(text)

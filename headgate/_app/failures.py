@@ -7,12 +7,13 @@ import builtins
 import contextlib
 import json
 import sys
-import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from headgate._worker.verdicts import ERROR_CHARS_MAX, traced
+from headgate._error_text import ERROR_CHARS_MAX
+from headgate._error_text import text_of as traceback_of
+from headgate._worker.verdicts import trace_of
 from headgate.errors import JobFailed, RemoteTraceback
 
 _RECORD_CHARS_MAX: Final = 1_500
@@ -26,7 +27,7 @@ def text_of(error: BaseException) -> str:
     line = json.dumps(record)
     if len(line) > _RECORD_CHARS_MAX:
         line = json.dumps({"type": record["type"], "args": [_said(error)[: _RECORD_CHARS_MAX // 2]]})
-    trace = "".join(traceback.format_exception(*traced(error)))
+    trace = traceback_of(error, trace_of(error))
     return f"{line}\n{trace[-(ERROR_CHARS_MAX - len(line) - 1) :]}"
 
 
@@ -45,7 +46,7 @@ def _record(error: BaseException) -> dict[str, Any]:
 def _said(value: object) -> str:
     try:
         return str(value)
-    except Exception:  # of a class of the user's, which must not hide what happened
+    except BaseException:  # of a class of the user's, which must not hide what happened
         return "<no text: its __str__ raises>"
 
 
@@ -66,7 +67,7 @@ def _jsonable(values: tuple[Any, ...]) -> list[Any]:
 def _fits(value: Any) -> bool:
     try:
         return bool(json.loads(json.dumps(value)) == value)
-    except Exception:  # of its class's own making, too
+    except BaseException:  # of its class's own making, too
         return False
 
 

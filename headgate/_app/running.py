@@ -27,6 +27,7 @@ from headgate._app.tracing import Carrier, tell, upstream_of
 from headgate._app.typed import Signature, StateOf, faults, shown
 from headgate._calls.dag import Node
 from headgate._calls.verbs import encode, present
+from headgate._worker.ends import was_cancelled
 from headgate._worker.job import Job, _in_thread
 from headgate._worker.program_log import log
 from headgate._worker.verdicts import traced
@@ -220,8 +221,8 @@ class Runner:
         except Retry:
             raise
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                raise
+            if was_cancelled() and not isinstance(error, Fail):
+                raise  # it is the worker that knows what it was cancelled for
             failure = error
             if isinstance(error, TimeoutError) and limit is not None and limit.expired():
                 failure = JobTimedOut(f"attempt {job.attempt} took longer than {timeout_s:g} s")
@@ -370,12 +371,6 @@ def _same_as_before(*, named: bool) -> Iterator[None]:
             f"{error}: the calls that this job made in an earlier attempt were others; make the same calls in "
             "every attempt, as from its arguments alone"
         ) from None
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody has cancelled this task. If not, what it awaited was, and that is a failure of its own."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _run(

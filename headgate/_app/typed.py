@@ -284,7 +284,7 @@ def shown(value: Any) -> str:
     """Its repr, where it has one."""
     try:
         return repr(value)
-    except Exception:  # of a class of the user's, or too large or deep for Python to write
+    except BaseException:  # of a class of the user's, or too large or deep for Python to write
         return f"a {type(value).__name__} whose repr raises"
 
 

@@ -3,10 +3,11 @@
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from headgate._error_text import ERROR_CHARS_MAX, clean
 from headgate._worker.job import Job
 from headgate._worker.program_log import log
 from headgate._worker.task import Task
-from headgate._worker.verdicts import ERROR_CHARS_MAX, Ending, clean
+from headgate._worker.verdicts import Ending
 from headgate.wire import ItemStanding
 
 if TYPE_CHECKING:

@@ -1,24 +1,7 @@
-"""What a worker says to the logging of its program. Filters and handlers there are the program's, and so are texts
-of errors: one that raises, as where it looks for a text and finds a job, or where an error's `__repr__` panics,
-keeps no lease for ever, and no verdict from being told."""
+"""What workers say to the logging of their program."""
 
-import contextlib
-import logging
-import sys
-import traceback
-from typing import Any, Final
+from typing import Final
 
+from headgate._program_log import ProgramLog
 
-class ProgramLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger that raises nothing. As of errors in handlers, the traceback goes to the standard error output."""
-
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        try:
-            super().log(level, msg, *args, **{**kwargs, "stacklevel": kwargs.get("stacklevel", 1) + 1})
-        except BaseException:
-            if logging.raiseExceptions and sys.stderr is not None:
-                with contextlib.suppress(BaseException):
-                    traceback.print_exc(file=sys.stderr)
-
-
-log: Final = ProgramLog(logging.getLogger("headgate._worker"), {})
+log: Final = ProgramLog("headgate._worker")

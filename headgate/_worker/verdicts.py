@@ -5,18 +5,16 @@ program's code, of which also the text may end in a panic or with `sys.exit`.
 """
 
 import asyncio
-import traceback
 from contextvars import Context
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from headgate._calls.verbs import encode, present
+from headgate._error_text import clean, name_of, text_of
 from headgate._worker.job import Job
 from headgate._worker.job_logs import current_job
 from headgate._worker.program_log import log
 from headgate.errors import Fail, Invalid, Retry, Throttled
-
-ERROR_CHARS_MAX: Final = 4_000
 
 # A verb, and its element.
 Ending = tuple[str, Any]
@@ -67,7 +65,7 @@ def verdict_of_failure(job: Job, error: BaseException) -> Ending:
     if isinstance(error, Retry | Fail):
         # Of a traceback the last line: all of it was logged where it was caught.
         said = str(verdict[1].get("error") or "").strip().rpartition("\n")[2]
-        log.info("%r ends with %s: %s", job, _name(error), said)
+        log.info("%r ends with %s: %s", job, name_of(error), said)
     elif isinstance(error, asyncio.CancelledError):
         log.warning("the handler of %r was cancelled", job)
     else:
@@ -81,8 +79,8 @@ def verdict_of_error(job: Job, error: BaseException) -> Ending:
         verdict = _verdict_of_error(job, error)
         encode(verdict[1])
     except BaseException as failure:
-        why = failure.detail if isinstance(failure, Invalid) else _name(failure)
-        text = f"the handler raised {_name(error)}, of which no more can be told: {why}"
+        why = failure.detail if isinstance(failure, Invalid) else name_of(failure)
+        text = f"the handler raised {name_of(error)}, of which no more can be told: {why}"
         return "nack", job.nack(error=clean(text), final=issubclass(type(error), Fail))
     return verdict
 
@@ -94,27 +92,21 @@ def _verdict_of_error(job: Job, error: BaseException) -> Ending:
         throttle_s, key = (error.throttle_s, error.key) if isinstance(error, Throttled) else (None, None)
         options = present(delay_s=error.delay_s, metadata=error.metadata, throttle_s=throttle_s, throttle_key=key)
         return "nack", job.nack(error=clean(str(error)), costs_attempt=error.costs_attempt, **options)
-    return "nack", job.nack(error=clean("".join(traceback.format_exception(*traced(error)))))
-
-
-def _name(error: BaseException) -> str:
-    """The name of its class, which a metaclass may hide."""
-    name: str = type.__dict__["__name__"].__get__(type(error))
-    return name
+    return "nack", job.nack(error=text_of(error, trace_of(error)))
 
 
 def traced(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """An error with its traceback from the handler on; how the worker came there is nobody's question."""
+    """An error, as logging takes it, with its traceback from the handler on."""
+    return type(error), error, trace_of(error)
+
+
+def trace_of(error: BaseException) -> TracebackType | None:
+    """Its traceback from the handler on: how the worker came there is nobody's question."""
     trace = error.__traceback__
     while trace is not None and _is_own(trace.tb_frame.f_globals.get("__package__")):
         trace = trace.tb_next
-    return type(error), error, trace or error.__traceback__
+    return trace or error.__traceback__
 
 
 def _is_own(package: object) -> bool:
     return isinstance(package, str) and package.partition(".")[0] == "headgate"
-
-
-def clean(text: str) -> str:
-    """The end of an error's text, in characters that may be stored."""
-    return text[-ERROR_CHARS_MAX:].replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from headgate._error_text import name_of
 from headgate.workflow.commands import Command, canonical
 from headgate.workflow.context import ContinueAsNew
 from headgate.workflow.errors import Nondeterministic, Refused
@@ -40,4 +41,4 @@ def end_of(function: Callable[..., Any], main: "asyncio.Task[Any]", told: int) -
         raise Nondeterministic(f"{error} ({last_line(error)})") from error
     text = canonical({"state": "failed", "error": text_of(error)})
     # Only the kind is compared: its text may hold lines and addresses.
-    return Command("end", "", text, told, raised_at(error) or place, f"failed {type(error).__name__}")
+    return Command("end", "", text, told, raised_at(error) or place, f"failed {name_of(error)}")

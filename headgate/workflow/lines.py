@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from headgate import _error_text
 from headgate.workflow.commands import Place, line_of
 
-ERROR_CHARS_MAX: Final = 4_000
 _FRAMES_MAX: Final = 12
 _HERE: Final = str(Path(__file__).parent)
 _ASYNCIO: Final = str(Path(asyncio.__file__).parent)
@@ -58,9 +58,7 @@ def text_of(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and is_machinery(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
-    lines = traceback.format_exception(type(error), error, trace or error.__traceback__)
-    text = "".join(lines)[-ERROR_CHARS_MAX:]
-    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    return _error_text.text_of(error, trace or error.__traceback__)
 
 
 def takes_input(function: Callable[..., Any]) -> bool:

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
+from headgate._error_text import name_of, said_by
 from headgate.workflow.commands import Place, canonical
 from headgate.workflow.errors import Refused
 from headgate.workflow.lines import raised_at, text_of
@@ -81,10 +82,12 @@ class Updates:
         except Refused as error:
             self.refused = error
             return
-        except Exception as error:
+        except BaseException as error:
+            if self._loop.stopped:
+                raise  # by which the handler of a run that goes on elsewhere is closed
             text, _ = answered(told, "failed", error=text_of(error))
             # Only the kind is compared: its text may hold lines and addresses.
-            compared, place = f"failed {type(error).__name__}", raised_at(error)
+            compared, place = f"failed {name_of(error)}", raised_at(error)
         self._answer(told, text, compared, place)
 
 
@@ -96,7 +99,7 @@ def _refusal(told: Told, validator: Validator | None) -> Text | None:
         validator(told.data)
     except Refused:
         raise
-    except Exception as error:
-        why = (str(error) or type(error).__name__)[:_REJECTED_CHARS_MAX]
-        return answered(told, "rejected", error=why)[0], f"rejected {type(error).__name__}"
+    except BaseException as error:
+        why = said_by(error)[:_REJECTED_CHARS_MAX]
+        return answered(told, "rejected", error=why)[0], f"rejected {name_of(error)}"
     return None

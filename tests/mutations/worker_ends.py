@@ -7,13 +7,14 @@ _VERDICTS = "unit/headgate/worker/test_verdicts.py"
 _PROCESS = "unit/headgate/worker/test_process_ends.py"
 _HANG_UP = "unit/headgate/worker/test_hang_up.py"
 _DEQUEUE = "unit/headgate/cli/test_dequeue_command.py"
+_UPDATES = "unit/headgate/workflow/test_updates.py"
 _COMMANDS = "unit/headgate/cli/test_command_ends.py"
 
 MUTATIONS = (
     Mutation(
         "worker-log-raises",
         "a job has its verdict though a filter of the program's logging raises",
-        "headgate/_worker/program_log.py",
+        "headgate/_program_log.py",
         "        except BaseException:\n",
         "        except ArithmeticError:\n",
         (f"{_CUT_OFF}::test_a_job_has_its_verdict_though_the_programs_logging_raises",),
@@ -63,7 +64,7 @@ MUTATIONS = (
     Mutation(
         "worker-log-panics",
         "a job has its verdict though the text of its error panics where the program logs it",
-        "headgate/_worker/program_log.py",
+        "headgate/_program_log.py",
         "        except BaseException:\n",
         "        except Exception:\n",
         (f"{_VERDICTS}::test_an_error_that_raises_when_it_is_looked_at_is_a_verdict_all_the_same",),
@@ -208,5 +209,37 @@ MUTATIONS = (
         "    if not all(names.values()):\n",
         "    if not names:\n",
         (f"{_COMMANDS}::test_an_empty_id_is_told_and_leads_to_no_other_verb",),
+    ),
+    Mutation(
+        "worker-app-cancel-remade",
+        "an error that a function of an app makes of the cancel of a drain costs no attempt",
+        "headgate/_app/running.py",
+        "            if was_cancelled() and not isinstance(error, Fail):\n",
+        "            if was_cancelled() and isinstance(error, asyncio.CancelledError):\n",
+        (f"{_VERDICTS}::test_nor_does_what_a_function_of_an_app_makes_of_it",),
+    ),
+    Mutation(
+        "step-panics",
+        "a step that panics, or leaves by `sys.exit`, has failed",
+        "headgate/workflow/driving/driver.py",
+        "        except BaseException as error:\n            # `sys.exit` too",
+        "        except Exception as error:\n            # `sys.exit` too",
+        ("unit/headgate/workflow/test_driver_steps.py::test_whatever_a_step_raises_is_its_failure",),
+    ),
+    Mutation(
+        "update-panics",
+        "an update whose handler panics has failed",
+        "headgate/workflow/updates.py",
+        "        except BaseException as error:\n            if self._loop.stopped:\n                raise",
+        "        except Exception as error:\n            if self._loop.stopped:\n                raise",
+        (f"{_UPDATES}::test_whatever_a_handler_or_a_validator_raises_is_an_answer",),
+    ),
+    Mutation(
+        "update-validator-panics",
+        "an update whose validator panics is rejected",
+        "headgate/workflow/updates.py",
+        "    except BaseException as error:\n        why",
+        "    except Exception as error:\n        why",
+        (f"{_UPDATES}::test_whatever_a_handler_or_a_validator_raises_is_an_answer",),
     ),
 )

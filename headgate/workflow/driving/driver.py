@@ -8,10 +8,8 @@ beside the turns.
 import asyncio
 import inspect
 import json
-import logging
 import platform
 import random
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,11 +17,13 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Final
 
+from headgate._program_log import ProgramLog
 from headgate._threads import in_thread
 from headgate.workflow.commands import Command, canonical
 from headgate.workflow.driving.threads import CoreThreads
 from headgate.workflow.errors import Nondeterministic, TurnFailed, TurnRefused
 from headgate.workflow.events import Event
+from headgate.workflow.lines import text_of
 from headgate.workflow.replay import Replay
 from headgate.workflow.turns import Diverged, Lease, Page, RunFinished, Runs, Turn, TurnAnswer, TurnLost, stuck_of
 
@@ -43,14 +43,13 @@ TURN_WAIT_S: Final = 1.0
 AWAKE_MAX: Final = 100
 SHORT_STEP_S: Final = 1.0
 _STEP_THREAD: Final = "headgate-step"
-ERROR_CHARS_MAX: Final = 4_000
 # What a step returns stands three levels deep in a turn, whose body may have 32.
 LEVELS_MAX: Final = 29
 # Rough sizes of what a parked core holds.
 _CORE_BYTES: Final = 16 * 1024
 _OPEN_BYTES: Final = 4 * 1024
 
-log = logging.getLogger("headgate.workflow")
+log: Final = ProgramLog("headgate.workflow")
 
 Resting = Callable[[], AbstractContextManager[None]]
 
@@ -406,12 +405,20 @@ async def _step(command: Command) -> dict[str, Any]:
             async with asyncio.timeout(spec.get("timeout_s")):
                 found = await _called(command.call)
             return {"key": command.key, "state": "succeeded", "output": _output(found, spec["name"])}
-        except Exception as error:
+        except BaseException as error:
+            # `sys.exit` too, and a panic of an extension: it is the end of the step, not of the run or its worker.
+            if _is_cancelled():
+                raise
             log.warning("step %s failed at attempt %d of %d: %r", command.key, attempt, attempts_max, error)
-            text = "".join(traceback.format_exception(error))[-ERROR_CHARS_MAX:].replace("\x00", "�")
+            text = text_of(error)
         if attempt < attempts_max:
             await asyncio.sleep(min(backoff["base_s"] * backoff["factor"] ** (attempt - 1), backoff["max_s"]))
     return {"key": command.key, "state": "failed", "error": text}
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _output(found: Any, name: str) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate import Job, Retry
+from headgate import App, AsyncClient, Job, Retry
+from headgate._http.transport import RetryPolicy
 from headgate.errors import Fail
 from tests.unit.headgate.client.test_client import leased
 from tests.unit.headgate.worker.test_cut_off import told
@@ -123,6 +124,27 @@ async def test_what_a_handler_makes_of_the_cancel_of_a_drain_costs_an_attempt_on
     assert nack.get("costs_attempt", True) is costs_attempt
     if not costs_attempt:
         assert any("the pool was closed" in record.getMessage() for record in caplog.records)
+
+
+async def test_nor_does_what_a_function_of_an_app_makes_of_it() -> None:
+    begun, app = asyncio.Event(), App("mine")
+
+    @app.job
+    async def waits() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise OfALibrary from None
+
+    queue = Queue(leased("a", topic=waits.topic, payload=waits.call().payload(lambda _call: "")))
+    client = AsyncClient(queue_url="http://q", transport=queue, retry=RetryPolicy(attempts_max=1))
+    worker = app.worker(client=client, drain_s=0.0)
+    running = asyncio.create_task(worker.run(signals=False))
+    await asyncio.wait_for(begun.wait(), 5)
+    worker.stop()
+    await asyncio.wait_for(running, 10)
+    assert told(queue)["a"]["costs_attempt"] is False
 
 
 async def test_an_error_of_its_own_as_the_worker_is_to_hurry_costs_an_attempt() -> None:

@@ -174,3 +174,52 @@ async def test_a_cancelled_step_is_stopped(service: Service) -> None:
 def test_of_a_long_error_the_end_is_shown() -> None:
     error = NodeFailed("charge", "failed", "Traceback ...\n" + "  File ...\n" * 200 + "ValueError: no funds")
     assert str(error).startswith("charge failed: ") and str(error).endswith("ValueError: no funds")
+
+
+class Panic(BaseException):
+    """As an extension in Rust raises it."""
+
+
+class Unlooked(Exception):
+    def __str__(self) -> str:
+        raise Panic("as it is looked at")
+
+    __repr__ = __str__
+
+
+ENDS = [
+    Panic("a panic"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    GeneratorExit("closed"),
+    asyncio.CancelledError("by itself"),
+    BaseExceptionGroup("several", [SystemExit(3)]),
+    Unlooked(),
+]
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
+async def test_whatever_a_step_raises_is_its_failure(
+    error: BaseException, threaded: bool, service: Service
+) -> None:
+    """A panic had the step called for ever, and `sys.exit` ended the worker with all that it held."""
+    tries = []
+
+    def function() -> None:
+        tries.append(1)
+        raise error
+
+    async def coroutine() -> None:
+        function()
+
+    async def steps(wf: Workflow, _: str) -> str:
+        try:
+            await wf.run(function if threaded else coroutine, max_attempts=2, backoff={"base_s": 0})
+        except NodeFailed as failure:
+            return str(failure.error)
+        return "no failure"
+
+    await driver_of(service, steps).work("order", service.run.lease)
+    assert len(tries) == 2
+    assert type(error).__name__ in service.run.output

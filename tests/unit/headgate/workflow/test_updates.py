@@ -122,3 +122,41 @@ def test_a_handler_is_cancelled_with_what_it_awaits_when_its_run_ends() -> None:
     done = simulate(ends).on("slow", takes_s=60).update("slow", id="1").signal("go", at_s=1)
     assert (done.output, done.answers) == ("ended", {"1": None})
     assert [event.state for event in done.history if event.key == "slow#1"] == ["added", "cancelled"]
+
+
+class Panic(BaseException):
+    """As an extension in Rust raises it."""
+
+
+class Unlooked(Exception):
+    def __str__(self) -> str:
+        raise Panic("as it is looked at")
+
+
+ENDS = [Panic("a panic"), SystemExit(3), GeneratorExit("closed"), asyncio.CancelledError("by itself"), Unlooked()]
+
+
+@pytest.mark.parametrize("part", ["function", "coroutine", "validator"])
+@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
+def test_whatever_a_handler_or_a_validator_raises_is_an_answer(error: BaseException, part: str) -> None:
+    """Nobody answered, and its sender waited until the run ended."""
+
+    async def ends(wf: Workflow) -> str:
+        def function(_data: Any) -> None:
+            raise error
+
+        async def coroutine(data: Any) -> None:
+            function(data)
+
+        if part == "validator":
+            wf.on_update("go", lambda _data: "handled", validator=function)
+        else:
+            wf.on_update("go", function if part == "function" else coroutine)
+        return str(await wf.receive("end"))
+
+    done = simulate(ends).update("go", id="1").signal("end", "ended", at_s=1)
+    assert done.output == "ended"
+    answer = done.answers["1"]
+    assert answer["state"] == ("rejected" if part == "validator" else "failed")
+    assert (type(error).__name__ if part != "validator" else answer["error"]) in answer["error"]
+    replay(done.history, ends)
