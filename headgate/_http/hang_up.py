@@ -2,14 +2,23 @@
 
 Of a call that is cancelled nobody reads the answer, though its server may have written it: items are then leased
 to nobody. Here the connection is closed in one direction only. The server takes that for the end of its client;
-what it has written by then still comes, before the end of its own direction.
+what it has written by then still comes, before the end of its own direction. TLS has no such half of an end: there
+a call is cancelled.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+
+class Call(Protocol):
+    """A call that waits for its answer, of which so many bytes have come."""
+
+    received: int
+
+    def hang_up(self) -> None: ...
 
 
 class HangUp:
@@ -17,7 +26,7 @@ class HangUp:
 
     def __init__(self) -> None:
         self._is_over = False
-        self._calls: dict[asyncio.Task[Any] | None, Callable[[], None]] = {}
+        self._calls: dict[asyncio.Task[Any] | None, Call] = {}
 
     @contextmanager
     def reaches(self) -> Iterator[None]:
@@ -29,7 +38,7 @@ class HangUp:
             _reaching.reset(token)
             self._calls.pop(asyncio.current_task(), None)
 
-    def wait_with(self, hang_up: Callable[[], None]) -> None:
+    def wait_with(self, call: Call) -> None:
         """This task is about to send a call, and then waits for its answer.
 
         Raises:
@@ -37,21 +46,28 @@ class HangUp:
         """
         if self._is_over:
             raise asyncio.CancelledError
-        self._calls[asyncio.current_task()] = hang_up
+        self._calls[asyncio.current_task()] = call
 
-    def all(self) -> list[asyncio.Task[Any]]:
-        """Hang up on all; the tasks of those that wait. They go on with an answer, or are cancelled."""
+    def all(self) -> None:
+        """Hang up on all. The tasks that wait go on with an answer, or are cancelled."""
         self._is_over = True
-        for hang_up in self._calls.values():
-            hang_up()
-        return [task for task in self._calls if task is not None]
+        for call in self._calls.values():
+            call.hang_up()
+
+    async def come(self, s_max: float) -> bool:
+        """Wait until all have ended, for so long at most; whether more of an answer has come meanwhile to one that
+        has not."""
+        before = {call: call.received for call in self._calls.values()}
+        if waiting := [task for task in self._calls if task is not None]:
+            await asyncio.wait(waiting, timeout=s_max)
+        return any(call.received > before.get(call, 0) for call in self._calls.values())
 
 
 _reaching: Final[ContextVar[HangUp | None]] = ContextVar("headgate_hang_up", default=None)
 
 
-def may_be_hung_up(hang_up: Callable[[], None]) -> None:
+def may_be_hung_up(call: Call) -> None:
     """As `HangUp.wait_with`, of those whose call this is; of most it is nobody's."""
     reaching = _reaching.get()
     if reaching is not None:
-        reaching.wait_with(hang_up)
+        reaching.wait_with(call)

@@ -34,6 +34,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Answer] | None = None
         self._is_hung_up = False
+        self.received = 0  # bytes of the answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
@@ -55,6 +56,7 @@ class _Connection(asyncio.Protocol):
         if answer is None or answer.done():
             self.close()
             return
+        self.received += len(data)
         try:
             found = self._reader.feed(data)
         except ValueError:
@@ -89,7 +91,8 @@ class _Connection(asyncio.Protocol):
 
     async def exchange(self, content: bytes, read_s: float | None) -> Answer:
         assert self._transport is not None
-        may_be_hung_up(self.hang_up)
+        may_be_hung_up(self)
+        self.received = 0
         answer: asyncio.Future[Answer] = self.loop.create_future()
         self._answer = answer
         self._reader.begin()

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 SETTLING_WAIT_S_MAX: Final = 1.0
 # The answer to what a dequeue settles is waited for so long when the worker stops.
 ASKED_S_MAX: Final = 2.0
-# And the end of a call that is hung up on.
+# And the end of a call that is hung up on, or more of its answer, which is large, so often.
 HUNG_UP_S_MAX: Final = 1.0
+HUNG_UP_LOOKS_MAX: Final = 10
 
 
 class Dequeues:
@@ -67,9 +68,10 @@ class Dequeues:
     async def end(self, asking: Mapping[asyncio.Task[None], Task], hurry: asyncio.Event) -> None:
         """Ask for nothing more, and end who does. What has been answered is still taken; what a dequeue settles is
         worth its answer, which comes soon, unless there is a hurry."""
-        hung_up = self._hang_up.all()
-        if hung_up:
-            await asyncio.wait(hung_up, timeout=HUNG_UP_S_MAX)
+        self._hang_up.all()
+        for _ in range(HUNG_UP_LOOKS_MAX):
+            if not await self._hang_up.come(HUNG_UP_S_MAX) or hurry.is_set():
+                break
         settling = [poller for poller, task in asking.items() if task.is_settling and not poller.done()]
         if settling:
             hurried: asyncio.Task[Any] = asyncio.create_task(hurry.wait())
