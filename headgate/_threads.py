@@ -63,6 +63,8 @@ class Threads:
                         self._idle -= 1
                         return
                 continue  # there is something in the queue that nobody else will take
+            except BaseException:
+                continue  # it was sent to this thread for a function that had ended: `PyThreadState_SetAsyncExc`
             thread.name = name
             work(self._is_done)
             del work  # what it held is not to be kept for as long as nothing else comes
@@ -113,7 +115,7 @@ def settle(future: "asyncio.Future[Any]", found: Any, failure: BaseException | N
         return
     if failure is None:
         future.set_result(found)
-    elif isinstance(failure, StopIteration):  # no future takes one, and what it holds may have no repr
+    elif issubclass(type(failure), StopIteration):  # no future takes one, and what it holds may have no repr
         error = RuntimeError("the function raised StopIteration")
         error.__cause__ = failure
         future.set_exception(error)
@@ -130,11 +132,15 @@ def called(call: Callable[[], T]) -> "tuple[asyncio.Future[T], Serving]":
     def serve(is_done: Work) -> None:
         found, failure = None, None
         try:
-            found = context.run(call)
-        except BaseException as error:
-            failure = error
-        is_done()
-        ends.tell(lambda: settle(future, found, failure))
+            try:
+                found = context.run(call)
+            except BaseException as error:
+                failure = error
+            is_done()
+            ends.tell(lambda: settle(future, found, failure))
+        except BaseException as error:  # sent to this thread, or of a trace function that the call has left there
+            late = error
+            ends.tell(lambda: settle(future, None, late))
 
     return future, serve
 

@@ -22,6 +22,9 @@ from headgate._http.hang_up import may_be_hung_up
 from headgate._http.messages import IDLE_S_MAX, Answer, AnswerReader, Message, Origin, message_of
 
 CONNECTIONS_MAX: Final = 200
+# Of calls whose answers are held back, beside those: a worker of hundreds of topics asks for each of them, and its
+# leases are not to stand in line behind that.
+WAITING_MAX: Final = 2_000
 
 
 class _Connection(asyncio.Protocol):
@@ -115,6 +118,7 @@ class _Pool:
 
     def __init__(self, connections_max: int) -> None:
         self.free = asyncio.Semaphore(connections_max)
+        self.free_to_wait = asyncio.Semaphore(WAITING_MAX)
         self.idle: defaultdict[Origin, deque[_Connection]] = defaultdict(deque)
 
     def close(self) -> None:
@@ -125,7 +129,8 @@ class _Pool:
 
 
 class Http1Transport(httpx.AsyncBaseTransport):
-    """A pool of at most `connections_max` connections over all origins; further calls wait their turn.
+    """A pool of at most `connections_max` connections over all origins, and `WAITING_MAX` for calls whose answers are
+    held back; further calls wait their turn.
 
     Each event loop that uses it has a pool of its own; that of a loop which has ended is dropped.
     """
@@ -150,7 +155,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
     async def exchange(self, message: Message) -> Answer:
         """Send a request and read its answer. Raises httpx's transport errors."""
         pool = self._pool(asyncio.get_running_loop())
-        free = pool.free
+        free = pool.free_to_wait if message.waits else pool.free
         if free.locked():
             try:
                 async with asyncio.timeout(message.pool_s):

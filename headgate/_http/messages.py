@@ -15,13 +15,15 @@ Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
 
 
 class Message(NamedTuple):
-    """A request as it is written, where to, and how long each step may take; None: as long as it likes."""
+    """A request as it is written, where to, and how long each step may take; None: as long as it likes. `waits`:
+    its answer may be held back until something happens."""
 
     origin: Origin
     content: bytes
     connect_s: float | None = None
     read_s: float | None = None
     pool_s: float | None = None
+    waits: bool = False
 
 
 def message_of(request: httpx.Request, body: bytes) -> Message:

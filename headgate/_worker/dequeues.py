@@ -33,13 +33,13 @@ class Dequeues:
         self._namespace = namespace
         self._name = name
         self._settler = settler
-        self._hang_up = HangUp()
+        self._asking, self._settling = HangUp(), HangUp()
 
     async def ask(self, task: Task, count: int, settling: Sequence[Verdict], wait_s: float) -> list[Leased]:
         """Dequeue, and settle what goes along. Of an error that may be because of that nothing is concluded."""
         topics = {task.topic: count}
         if not settling:
-            with self._hang_up.reaches():
+            with self._asking.reaches():
                 return await self._client.dequeue(
                     topics, wait_s=wait_s, lease_s=task.lease_s, worker=self._name, namespace=self._namespace
                 )
@@ -47,15 +47,16 @@ class Dequeues:
         for verdict in settling:
             of_verb[verdict.verb].append(verdict.element)
         try:
-            found = await self._client.settle_and_dequeue(
-                topics,
-                acks=of_verb["ack"],
-                nacks=of_verb["nack"],
-                wait_s=min(wait_s, SETTLING_WAIT_S_MAX),
-                lease_s=task.lease_s,
-                worker=self._name,
-                namespace=self._namespace,
-            )
+            with self._settling.reaches():
+                found = await self._client.settle_and_dequeue(
+                    topics,
+                    acks=of_verb["ack"],
+                    nacks=of_verb["nack"],
+                    wait_s=min(wait_s, SETTLING_WAIT_S_MAX),
+                    lease_s=task.lease_s,
+                    worker=self._name,
+                    namespace=self._namespace,
+                )
         except BaseException as error:
             self._settler.untold(settling)
             if not isinstance(error, Exception):
@@ -68,14 +69,20 @@ class Dequeues:
     async def end(self, asking: Mapping[asyncio.Task[None], Task], hurry: asyncio.Event) -> None:
         """Ask for nothing more, and end who does. What has been answered is still taken; what a dequeue settles is
         worth its answer, which comes soon, unless there is a hurry."""
-        self._hang_up.all()
-        for _ in range(HUNG_UP_LOOKS_MAX):
-            if not await self._hang_up.come(HUNG_UP_S_MAX) or hurry.is_set():
-                break
+        await _hung_up(self._asking, hurry)
         settling = [poller for poller, task in asking.items() if task.is_settling and not poller.done()]
         if settling:
             hurried: asyncio.Task[Any] = asyncio.create_task(hurry.wait())
             answered: asyncio.Task[Any] = asyncio.create_task(asyncio.wait(settling))
             await first([hurried, answered], ASKED_S_MAX)
             await end([hurried, answered])
+            await _hung_up(self._settling, hurry)
         await end(asking)
+
+
+async def _hung_up(calls: HangUp, hurry: asyncio.Event) -> None:
+    """Hang up on calls, and wait for their ends: while more of an answer comes, unless there is a hurry."""
+    calls.all()
+    for _ in range(HUNG_UP_LOOKS_MAX):
+        if not await calls.come(HUNG_UP_S_MAX) or hurry.is_set():
+            break

@@ -5,9 +5,10 @@ program's code, of which also the text may end in a panic or with `sys.exit`.
 """
 
 import asyncio
+import json
 from contextvars import Context
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from headgate._calls.verbs import encode, present
 from headgate._error_text import clean, name_of, text_of
@@ -16,8 +17,9 @@ from headgate._worker.job_logs import current_job
 from headgate._worker.program_log import log
 from headgate.errors import Fail, Invalid, Retry, Throttled
 
-# A verb, and its element.
+# A verb, and its element, which is sent with others': it is of plain JSON, and not of classes of the program's.
 Ending = tuple[str, Any]
+_PLAIN: Final = (type(None), bool, int, float, str)
 
 
 def verdict_of(job: Job, output: Any) -> Ending:
@@ -31,10 +33,11 @@ def verdict_of(job: Job, output: Any) -> Ending:
             "`await job.expand(...)`"
         )
     try:
-        job.output_bytes = len(encode(output))
+        text = encode(output)
     except Invalid as error:
         return "nack", job.nack(error=f"the handler's output {error.detail}")
-    return "ack", job.leased.ack(output)
+    job.output_bytes = len(text)
+    return "ack", job.leased.ack(output if type(output) in _PLAIN else json.loads(text))
 
 
 def handed_back(job: Job, error: BaseException | None = None) -> Ending:
@@ -76,13 +79,12 @@ def verdict_of_failure(job: Job, error: BaseException) -> Ending:
 def verdict_of_error(job: Job, error: BaseException) -> Ending:
     """How the service is told of a handler that raised, whatever it was."""
     try:
-        verdict = _verdict_of_error(job, error)
-        encode(verdict[1])
+        verb, element = _verdict_of_error(job, error)
+        return verb, json.loads(encode(element))
     except BaseException as failure:
         why = failure.detail if isinstance(failure, Invalid) else name_of(failure)
         text = f"the handler raised {name_of(error)}, of which no more can be told: {why}"
-        return "nack", job.nack(error=clean(text), final=issubclass(type(error), Fail))
-    return verdict
+        return "nack", job.nack(error=clean(text), final=_is(error, Fail))
 
 
 def _verdict_of_error(job: Job, error: BaseException) -> Ending:

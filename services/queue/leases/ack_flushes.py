@@ -31,6 +31,9 @@ from shared.postgres.connections import Declined
 _WIDE = "wide"
 # DAGs of such acks in one flush: one that ends more edges than it may apply would apply none.
 WIDE_DAGS_MAX = 4
+# Of outputs in a flush whose ends are applied in it: more is passed on by completions, whose reader takes a part at a
+# time. An ack is not to fail by what its DAGs make of it.
+FOLDED_CHARS_MAX = 2 * 1024 * 1024
 
 
 class AckEntry(NamedTuple):
@@ -140,7 +143,9 @@ class AckFlushes:
             for nth, i in enumerate(places):
                 statuses[i] = "acked" if again is None else again[nth]
 
-    def _folds(self, ids: Sequence[str]) -> Fold:
+    def _folds(self, ids: Sequence[str], outputs: dict[str, dict[str, str]]) -> Fold:
+        if outputs and sum(len(text) for given in outputs.values() for text in given.values()) > FOLDED_CHARS_MAX:
+            return Fold.NOTHING
         return self._dag_news.folds(Fold.REFUSE_WIDE if self._wide.isdisjoint(ids) else Fold.WIDE)
 
     def _is_wide(self, entry: AckEntry) -> bool:
@@ -162,7 +167,7 @@ class AckFlushes:
             if self._wide and len(set(are_wide := list(map(self._is_wide, entries)))) > 1:
                 # With them all would be taken that is as wide, however many.
                 return await flush_apart(entries, are_wide)
-            folds = self._folds(ids)
+            folds = self._folds(ids, given)
             waits = bool(folds) and max([len(entry.ids) for entry in entries]) > LIGHT_ENTRIES_MAX
             if waits:
                 # Told, each of them would cost several times what it costs to wait for the DAG a little.

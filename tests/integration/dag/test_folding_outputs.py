@@ -116,3 +116,16 @@ async def test_a_wide_end_gives_each_its_part_of_the_room(folding: Folding) -> N
     await folding.settle()
     assert [item["inputs"] for item in (await folding.take()).values()] == [{"a": BIG}] * 5
     await folding.cancel(dag)
+
+
+@pytest.mark.parametrize("over", [0, 1])
+async def test_outputs_that_are_too_much_for_an_ack_are_passed_on_by_completions(
+    folding: Folding, over: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them in one statement took longer than it may: the ack was refused, and so was the same again."""
+    dag, items = await fan_in(folding, "a", "x")
+    monkeypatch.setattr("services.queue.leases.ack_flushes.FOLDED_CHARS_MAX", 2 * len('"text"') - over)
+    acks = [{"id": item["id"], "lease_token": item["lease_token"], "output": "text"} for item in items.values()]
+    assert await folding.queue.results("ack", {"items": acks}) is not None
+    assert await folding.completions() == 2 * over
+    assert await given_to_b(folding, dag) == {"a": "text", "x": "text"}
