@@ -239,15 +239,6 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "ack-outputs-apart",
-        "outputs of many acked items are taken apart once, and not looked through for each",
-        "migrations/queue/functions/leave_behind.sql",
-        "    LEFT JOIN given ON given.token = holder.token AND given.id = item.id;\n",
-        "    LEFT JOIN LATERAL (SELECT given.output FROM given\n"
-        "        WHERE given.token = holder.token AND given.id = item.id OFFSET 0) AS given ON true;\n",
-        ("integration/queue/test_large_acks.py::test_an_ack_of_as_much_as_a_call_may_hold_is_done",),
-    ),
-    Mutation(
         "ack-folded-bytes",
         "an ack of very much output does not apply its ends itself",
         "services/queue/leases/ack_flushes.py",

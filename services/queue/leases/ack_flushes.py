@@ -31,8 +31,8 @@ from shared.postgres.connections import Declined
 _WIDE = "wide"
 # DAGs of such acks in one flush: one that ends more edges than it may apply would apply none.
 WIDE_DAGS_MAX = 4
-# Of outputs in a flush whose ends are applied in it: more is passed on by completions, whose reader takes a part at a
-# time. An ack is not to fail by what its DAGs make of it.
+# Of outputs in a flush whose ends are applied in it: more is passed on by completions, whose reader takes a part
+# of it at a time. An ack is not to fail by what its DAGs make of it.
 FOLDED_CHARS_MAX = 2 * 1024 * 1024
 
 
