@@ -19,6 +19,11 @@ def text_of(error: BaseException, trace: TracebackType | None) -> str:
         return clean(f"{name_of(error)}, of which no more can be told: {name_of(failure)}")
 
 
+def is_of(error: BaseException, *kinds: type[BaseException]) -> bool:
+    """Whether it is of one of these classes. `isinstance` asks the error itself, too, which may raise."""
+    return issubclass(type(error), kinds)
+
+
 def name_of(error: BaseException) -> str:
     """The name of its class, which a metaclass may hide."""
     name: str = type.__dict__["__name__"].__get__(type(error))

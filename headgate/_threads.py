@@ -37,7 +37,8 @@ class Threads:
     def forget(self) -> None:
         """None of them is in this process."""
         self._lock = threading.Lock()
-        self._work: SimpleQueue[tuple[str, Serving]] = SimpleQueue()
+        self._work: deque[tuple[str, Serving]] = deque()
+        self._words: SimpleQueue[None] = SimpleQueue()  # one for each work
         # Threads that wait for work, without those that what is in the queue will take.
         self._idle = 0
 
@@ -50,21 +51,26 @@ class Threads:
         if is_new:
             thread = threading.Thread(target=self._serve, name="headgate-idle", daemon=True)
             thread.start()
-        self._work.put((name, work))
+        self._work.append((name, work))
+        self._words.put(None)
 
     def _serve(self) -> None:
-        thread, queue = threading.current_thread(), self._work
+        thread, words, works = threading.current_thread(), self._words, self._work
         while True:
             try:
-                name, work = queue.get(timeout=self.idle_s_max)
+                words.get(timeout=self.idle_s_max)
             except Empty:
                 with self._lock:
                     if self._idle:
                         self._idle -= 1
                         return
                 continue  # there is something in the queue that nobody else will take
-            except BaseException:
-                continue  # it was sent to this thread for a function that had ended: `PyThreadState_SetAsyncExc`
+            except BaseException:  # noqa: S110 (sent to this thread, for a function that had ended before)
+                pass  # the word may have been taken, so there may be work
+            try:
+                name, work = works.popleft()
+            except IndexError:
+                continue
             thread.name = name
             work(self._is_done)
             del work  # what it held is not to be kept for as long as nothing else comes

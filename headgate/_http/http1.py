@@ -129,8 +129,8 @@ class _Pool:
 
 
 class Http1Transport(httpx.AsyncBaseTransport):
-    """A pool of at most `connections_max` connections over all origins, and `WAITING_MAX` for calls whose answers are
-    held back; further calls wait their turn.
+    """A pool of at most `connections_max` connections over all origins, and `WAITING_MAX` for calls whose answers
+    are held back; further calls wait their turn.
 
     Each event loop that uses it has a pool of its own; that of a loop which has ended is dropped.
     """

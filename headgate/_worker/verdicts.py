@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from headgate._calls.verbs import encode, present
-from headgate._error_text import clean, name_of, text_of
+from headgate._error_text import clean, is_of, name_of, text_of
 from headgate._worker.job import Job
 from headgate._worker.job_logs import current_job
 from headgate._worker.program_log import log
@@ -42,7 +42,7 @@ def verdict_of(job: Job, output: Any) -> Ending:
 
 def handed_back(job: Job, error: BaseException | None = None) -> Ending:
     """How the service is told of what a worker that stops has not ended; `error` is what its cancel has become."""
-    if error is not None and not isinstance(error, asyncio.CancelledError):
+    if error is not None and not is_of(error, asyncio.CancelledError):
         log.warning("the handler of %r made of its cancel %r", job, error, exc_info=traced(error))
     return "nack", job.nack(error="the worker stopped", costs_attempt=False)
 
@@ -65,11 +65,11 @@ def verdict_of_task(job: Job, working: asyncio.Task[Ending]) -> Ending:
 def verdict_of_failure(job: Job, error: BaseException) -> Ending:
     """As `verdict_of_error`; the program's log is told of it, too."""
     verdict = verdict_of_error(job, error)
-    if isinstance(error, Retry | Fail):
+    if is_of(error, Retry, Fail):
         # Of a traceback the last line: all of it was logged where it was caught.
         said = str(verdict[1].get("error") or "").strip().rpartition("\n")[2]
         log.info("%r ends with %s: %s", job, name_of(error), said)
-    elif isinstance(error, asyncio.CancelledError):
+    elif is_of(error, asyncio.CancelledError):
         log.warning("the handler of %r was cancelled", job)
     else:
         log.warning("the handler of %r raised %r", job, error, exc_info=traced(error))
@@ -84,7 +84,7 @@ def verdict_of_error(job: Job, error: BaseException) -> Ending:
     except BaseException as failure:
         why = failure.detail if isinstance(failure, Invalid) else name_of(failure)
         text = f"the handler raised {name_of(error)}, of which no more can be told: {why}"
-        return "nack", job.nack(error=clean(text), final=_is(error, Fail))
+        return "nack", job.nack(error=clean(text), final=is_of(error, Fail))
 
 
 def _verdict_of_error(job: Job, error: BaseException) -> Ending:

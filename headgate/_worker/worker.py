@@ -32,6 +32,7 @@ from headgate._backoff import pause_s
 from headgate._calls.elements import Leased
 from headgate._client.aio.client import AsyncClient
 from headgate._client.blocking.client import Client
+from headgate._error_text import is_of
 from headgate._worker import supervisor
 from headgate._worker.attempts import ATTEMPTS_MAX, Attempts
 from headgate._worker.bridge import beside, client_like
@@ -362,7 +363,7 @@ class Worker:
             # `sys.exit` too, and a panic of an extension: it is the end of the job, not of the worker.
             if self._is_left_undone(job, error):
                 return handed_back(job, error)
-            if isinstance(error, KeyboardInterrupt):
+            if is_of(error, KeyboardInterrupt):
                 self._stop_here()
             verdict = verdict_of_failure(job, error)
         if await takes_cancel() and verdict[0] == "ack" and not self._is_cut_off():
@@ -423,9 +424,9 @@ class Worker:
     def _is_left_undone(self, job: Job, error: BaseException) -> bool:
         """Whether a handler has raised because it was cancelled, its job being another's, or to be. A library may
         make another error of a cancel; who says `Fail` or `Retry` then means it."""
-        if isinstance(error, asyncio.CancelledError):
+        if is_of(error, asyncio.CancelledError):
             return job.lost is not None or self._is_cut_off()
-        return self._is_cut_off() and was_cancelled() and not isinstance(error, Retry | Fail)
+        return self._is_cut_off() and was_cancelled() and not is_of(error, Retry, Fail)
 
     def _is_cut_off(self) -> bool:
         """Whether jobs are cancelled because the worker goes. It may hear later than they do that it is to."""

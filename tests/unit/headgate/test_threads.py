@@ -1,6 +1,7 @@
 """Threads that are used again: never by two at once, never lost, and gone when nothing comes."""
 
 import asyncio
+import ctypes
 import gc
 import sys
 import threading
@@ -221,3 +222,26 @@ async def test_a_function_in_a_thread_ends_as_it_ends_and_sees_what_its_caller_s
     in_thread("t", go.wait).cancel()  # nobody is told of its end
     go.set()
     assert await in_thread("t", threading.current_thread) is not threading.main_thread()
+
+
+async def test_an_exception_that_is_sent_too_late_costs_nobody_a_call() -> None:
+    """As by libraries that limit the time of functions: it came as the next call was taken, which never ended."""
+    ident = await in_thread("t", threading.get_ident)
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(SystemExit)) == 1
+    async with asyncio.timeout(10):
+        for number in range(3):
+            assert await in_thread("t", partial(int, number)) == number
+
+
+async def test_a_trace_function_that_raises_does_not_keep_an_end_back() -> None:
+    def leaves_one() -> str:
+        def trace(*_: Any) -> None:
+            raise ZeroDivisionError("of a trace function")
+
+        sys.settrace(trace)
+        return "done"
+
+    async with asyncio.timeout(10):
+        with pytest.raises(ZeroDivisionError, match="of a trace function"):
+            await in_thread("t", leaves_one)
+        assert await in_thread("t", partial(int, 7)) == 7

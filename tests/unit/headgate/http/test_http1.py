@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from headgate._http.http1 import IDLE_S_MAX, Http1Transport
+from headgate._http.messages import message_of
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -188,6 +189,20 @@ async def test_no_more_connections_than_allowed() -> None:
     async with serving(server) as request, Http1Transport(connections_max=2) as transport:
         await asyncio.gather(*(transport.handle_async_request(request()) for _ in range(6)))
     assert server.connections <= 2
+
+
+async def test_calls_that_wait_do_not_hold_up_others() -> None:
+    """A worker of many topics asks for each of them: its leases ran out behind that."""
+    server = Server([], [OK], [OK])
+    async with serving(server) as request, Http1Transport(connections_max=1) as transport:
+        message = message_of(request(), b"{}")
+        waiting = asyncio.create_task(transport.exchange(message._replace(waits=True)))
+        while not server.requests:
+            await asyncio.sleep(0)
+        for _ in range(2):
+            assert (await transport.handle_async_request(request())).content == b"ok"
+        assert not waiting.done()
+        waiting.cancel()
 
 
 async def test_a_full_pool_times_out() -> None:

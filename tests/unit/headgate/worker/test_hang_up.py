@@ -184,6 +184,38 @@ async def test_a_large_answer_that_comes_slowly_is_taken_to_its_end(monkeypatch:
     assert told(front.queue)["a"]["costs_attempt"] is False
 
 
+async def test_items_that_a_dequeue_got_that_settled_are_handed_back_in_a_hurry_too() -> None:
+    """Where there is no hurry its answer is waited for; in one the call was cut off, with what it had got."""
+
+    class Settling(Front):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                path = head.split()[1].decode()
+                body = await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+                settles = path.endswith("/dequeue") and json.loads(body).get("settle")
+                if settles:
+                    self.asked.set()
+                    await reader.read()
+                request = httpx.Request("POST", f"http://q{path}", content=body)
+                response = await self.queue.handle_async_request(request)
+                content = await response.aread()
+                head = b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (response.status_code, len(content))
+                writer.write(head + content)
+                if settles:
+                    break
+            writer.close()
+
+    front = Settling(Queue(leased("first"), leased("second"), leased("third")))
+    async with worker_before(front) as worker:
+        worker.task("t", prefetch=0)(lambda _job: None)
+        running = asyncio.create_task(worker.run(signals=False))
+        await asyncio.wait_for(front.asked.wait(), 5)
+        worker.stop()
+        worker.stop()
+        await asyncio.wait_for(running, 10)
+    assert {item_id: nack["costs_attempt"] for item_id, nack in told(front.queue).items()} == {"second": False}
+
+
 async def test_a_worker_does_not_wait_long_for_a_service_that_does_not_hear_of_its_hanging_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

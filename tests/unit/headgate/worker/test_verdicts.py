@@ -44,7 +44,14 @@ class Nameless(Exception, metaclass=Hidden):
     pass
 
 
+class Asked(Exception):
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise SystemExit(7)
+
+
 LOOKS: dict[str, BaseException] = {
+    "class": Asked("of a class that one may not ask for"),
     "panic": raising(ValueError, Panic("as it is looked at")),
     "exit": raising(ValueError, SystemExit(9)),
     "interrupt": raising(ValueError, KeyboardInterrupt()),
@@ -79,6 +86,23 @@ async def test_an_error_that_raises_when_it_is_looked_at_is_a_verdict_all_the_sa
     assert nack.get("final", False) is (name == "fail"), "what it is does not hang on what it says"
     assert [ack["id"] for ack in queue.said["ack"]] == ["good"]
     assert worker._leases.held() == []
+
+
+async def test_an_output_is_what_it_was_as_the_handler_returned_it() -> None:
+    """It is written once more where it is sent, with those of others: whose leases all ended with it."""
+
+    class Once(dict[str, Any]):
+        looks = 0
+
+        def items(self) -> Any:
+            self.looks += 1
+            if self.looks > 1:
+                sys.exit("looked at again")
+            return super().items()
+
+    queue = Queue(leased("a"), leased("b"))
+    await working(queue, lambda job: Once(id=job.id), lambda: queue.heard("ack", 2))
+    assert {ack["id"]: ack["output"] for ack in queue.said["ack"]} == {"a": {"id": "a"}, "b": {"id": "b"}}
 
 
 async def test_a_job_of_which_nothing_can_be_said_loses_its_lease() -> None:
