@@ -51,7 +51,6 @@ class Asked(Exception):
 
 
 LOOKS: dict[str, BaseException] = {
-    "class": Asked("of a class that one may not ask for"),
     "panic": raising(ValueError, Panic("as it is looked at")),
     "exit": raising(ValueError, SystemExit(9)),
     "interrupt": raising(ValueError, KeyboardInterrupt()),
@@ -86,6 +85,19 @@ async def test_an_error_that_raises_when_it_is_looked_at_is_a_verdict_all_the_sa
     assert nack.get("final", False) is (name == "fail"), "what it is does not hang on what it says"
     assert [ack["id"] for ack in queue.said["ack"]] == ["good"]
     assert worker._leases.held() == []
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_an_error_that_may_not_be_asked_for_its_class_is_a_verdict_too(threaded: bool) -> None:
+    def function(_job: Job) -> None:
+        raise Asked("of a class that one may not ask for")
+
+    async def coroutine(job: Job) -> None:
+        function(job)
+
+    queue = Queue(leased("a"))
+    await working(queue, function if threaded else coroutine, lambda: queue.heard("nack", 1))
+    assert "Asked" in told(queue)["a"]["error"]
 
 
 async def test_an_output_is_what_it_was_as_the_handler_returned_it() -> None:
