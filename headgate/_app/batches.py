@@ -99,8 +99,10 @@ class Batches:
             )
             self._tell(taken, found, len(elements))
         except BaseException as error:
+            # Who waits still was not cancelled: the function has cancelled itself.
+            failure = error if isinstance(error, Exception) else Retry(text_of(error))
             for waiting in taken:
-                _fail(waiting, error)
+                _fail(waiting, failure)
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -132,12 +134,9 @@ class Batches:
                 waiting.result.set_result(own)
 
 
-def _fail(waiting: _Waiting, error: BaseException) -> None:
+def _fail(waiting: _Waiting, error: Exception) -> None:
     if waiting.result.done():
         return
     if isinstance(error, Retry) and not isinstance(error, Throttled) and not waiting.tries:
         error = Fail(str(error))
-    if isinstance(error, Exception):
-        waiting.result.set_exception(error)
-    else:
-        waiting.result.cancel()
+    waiting.result.set_exception(error)

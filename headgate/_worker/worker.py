@@ -462,6 +462,8 @@ class Worker:
             await end([logged])
         settled: asyncio.Task[Any] = asyncio.create_task(self._settler.settled())
         await first([settled, keepers[-1]], SETTLE_S_MAX)  # the settler
+        if not settled.done():
+            log.error("how %d jobs ended could not be told: they come again", len(self._leases.held()))
         await end([settled])
 
     async def _hand_back(

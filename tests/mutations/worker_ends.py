@@ -290,4 +290,31 @@ MUTATIONS = (
         "    except Exception as error:\n        why",
         (f"{_UPDATES}::test_whatever_a_handler_or_a_validator_raises_is_an_answer",),
     ),
+    Mutation(
+        "worker-untold-said",
+        "a worker that could not tell how jobs ended says so",
+        "headgate/_worker/worker.py",
+        "        if not settled.done():\n            log.error",
+        "        if settled.done():\n            log.error",
+        (
+            "unit/headgate/worker/test_worker_settling.py"
+            "::test_a_worker_that_cannot_tell_how_jobs_ended_says_so_as_it_goes",
+        ),
+    ),
+    Mutation(
+        "batch-cancels-itself",
+        "a batch that cancels itself has failed",
+        "headgate/_app/batches.py",
+        "failure = error if isinstance(error, Exception) else Retry(text_of(error))",
+        'failure = error if isinstance(error, Exception) else Throttled(1.0, "cancelled")',
+        ("unit/headgate/app/test_app_values.py::test_a_batch_that_cancels_itself_fails_its_jobs",),
+    ),
+    Mutation(
+        "cli-ack-encoding",
+        "what an output cannot hold is not acked",
+        "headgate/_cli/queue/dequeue.py",
+        'sys.stdout.errors in ("ignore", "replace")',
+        "sys.stdout.errors is None",
+        (f"{_DEQUEUE}::test_what_an_output_cannot_hold_is_not_acked",),
+    ),
 )

@@ -108,7 +108,8 @@ def graph(args: argparse.Namespace) -> int:
         if args.format == "json":
             show_json(handle.graph(), sys.stdout)
         else:
-            sys.stdout.write(handle.graph_text(args.format).rstrip("\n") + "\n")
+            lines = handle.graph_text(args.format).rstrip("\n").split("\n")
+            sys.stdout.writelines(printable(line) + "\n" for line in lines)
     return commands.OK
 
 
@@ -198,5 +199,5 @@ async def _verdict(args: argparse.Namespace, handle: Any) -> int:
     if dag.state == "succeeded":
         return commands.OK
     for node in await handle.nodes("failed", limit=10):
-        stderr_line(f"{node.key} failed: {gist(node.error) or 'no reason given'}")
+        stderr_line(printable(f"{node.key} failed: {gist(node.error) or 'no reason given'}"))
     return commands.FAILURE

@@ -63,6 +63,8 @@ def read_reached(path: Path) -> Reached:
     Raises:
         Invalid: it is something else.
     """
+    if not path.is_file():
+        raise Invalid(f"{path} is no file, which an export could go on with")
     size, reached = 0, Reached()
     ids: set[str] = set()
     with path.open("rb") as file:

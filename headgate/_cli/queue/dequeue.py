@@ -5,6 +5,7 @@ import contextlib
 import select
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Any, Final
 
 from headgate._calls.elements import Leased
@@ -40,7 +41,13 @@ def dequeue(args: argparse.Namespace) -> int:
 
 
 def _show_whole(args: argparse.Namespace, items: Sequence[Leased]) -> None:
-    """Show all that was given with the items: nobody can ask for them again."""
+    """Show all that was given with the items: nobody can ask for them again.
+
+    Raises:
+        UnicodeEncodeError: the output cannot hold it.
+    """
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("ignore", "replace"):
+        sys.stdout.reconfigure(errors="strict")
     more = [name for name, empty in _MORE.items() if any(getattr(item, name) != empty for item in items)]
     rows = [_row(item) for item in items]
     if args.output != "json":

@@ -152,6 +152,24 @@ def test_options_that_the_services_refuse_are_refused_in_memory_too(
         add.options(**options).enqueue(1)
 
 
+@app.job(batch=2)
+async def cancels_its_batch(numbers: list[int]) -> list[int]:
+    runs.append(1)
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+    return numbers
+
+
+def test_a_batch_that_cancels_itself_fails_its_jobs() -> None:
+    """They were tried again, twenty times, as if their worker had stopped."""
+    runs.clear()
+    with app.testing(), pytest.raises(JobFailed, match="CancelledError"):
+        cancels_its_batch.enqueue([1]).result(timeout_s=60)
+    assert len(runs) == 1
+
+
 @pytest.mark.parametrize("function", [waits_for_what_was_cancelled, raises_cancelled])
 def test_a_cancellation_of_its_own_ends_a_job_as_any_exception_does(function: Any) -> None:
     runs.clear()

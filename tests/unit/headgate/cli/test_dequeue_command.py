@@ -274,3 +274,18 @@ def test_a_table_is_whole_where_a_program_reads_it(service: Service, monkeypatch
         assert cli.main(["dequeue", "t"]) == 0
     assert SHOWN[0][1] in shown.getvalue()
     assert max(map(len, shown.getvalue().splitlines()[2:])) < 200, "a long one does not make the others long"
+
+
+@pytest.mark.parametrize("errors", ["ignore", "replace", "strict"])
+def test_what_an_output_cannot_hold_is_not_acked(
+    errors: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`PYTHONIOENCODING=ascii:replace`: what was printed was not what was there."""
+    service.reply = lambda _m, path, body: (
+        {"items": [leased("one", payload="é")]} if path.endswith("/dequeue") else answer(path, body)
+    )
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=errors)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        assert cli.main(["dequeue", "t", "--ack"]) != 0
+    assert service.asked("/ack") == [] and len(service.asked("/nack")) == 1

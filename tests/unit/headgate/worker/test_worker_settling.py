@@ -296,3 +296,23 @@ async def test_nothing_is_settled_while_it_is_on_its_way() -> None:
     await held.settler.step()
     assert [ack["id"] for ack in held.queue.said["ack"]] == ["a", "b"]
     await asyncio.wait_for(held.settler.settled(), 60)
+
+
+async def test_a_worker_that_cannot_tell_how_jobs_ended_says_so_as_it_goes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended as if all was well, and what was done runs again."""
+
+    class Silent(Queue):
+        async def settle(self, verb: str, elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            await super().settle(verb, elements)
+            if verb == "ack":
+                await asyncio.Event().wait()
+            return []
+
+    monkeypatch.setattr("headgate._worker.worker.SETTLE_S_MAX", 0.01)
+    monkeypatch.setattr("headgate._worker.dequeues.ASKED_S_MAX", 0.01)
+    queue = Silent(leased("a"))
+    await working(queue, lambda _job: "done", lambda: queue.heard("ack", 1))
+    [said] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "1 jobs ended could not be told" in said.getMessage()
