@@ -8,12 +8,13 @@ call have looked at as many nodes as there are, what is left of the call is sort
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from typing import Literal, assert_never
+from collections.abc import Hashable, Sequence
+from typing import Literal, TypeVar, assert_never
 
 from services.dag.model import Counts, Trigger
 
 Verdict = Literal["wait", "fire", "skip"]
+Name = TypeVar("Name", bound=Hashable)
 
 # What an order takes without nodes, and an edge that came after it was loaded takes on each side.
 _ORDER_BYTES = 2_048
@@ -50,7 +51,7 @@ def _first(wanted: int, left: int) -> Verdict:
     return "wait" if left else "skip"
 
 
-def sort(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
+def sort(nodes: Sequence[Name], edges: Sequence[tuple[Name, Name]]) -> tuple[list[Name], list[Name]]:
     """Nodes in topological order (their own, where that is one), or one cycle.
 
     Returns (order, []) or ([], cycle); the cycle lists each node once, upstream first.
@@ -58,7 +59,7 @@ def sort(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[list[s
     place = dict(zip(nodes, range(len(nodes)), strict=True))
     if all(place[up] < place[down] for up, down in edges):
         return list(nodes), []
-    downs: dict[str, list[str]] = {node: [] for node in nodes}
+    downs: dict[Name, list[Name]] = {node: [] for node in nodes}
     waits = dict.fromkeys(nodes, 0)
     for up, down in edges:
         downs[up].append(down)
@@ -74,12 +75,12 @@ def sort(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[list[s
     return [], _cycle_among({node for node, count in waits.items() if count}, downs)
 
 
-def _cycle_among(left: set[str], downs: dict[str, list[str]]) -> list[str]:
+def _cycle_among(left: set[Name], downs: dict[Name, list[Name]]) -> list[Name]:
     """A cycle within `left`, each of whose nodes has an upstream in it: walk upstream until a node repeats."""
     up_of = {down: up for up in left for down in downs[up] if down in left}
     node = next(iter(up_of))
-    seen: dict[str, int] = {}
-    path: list[str] = []
+    seen: dict[Name, int] = {}
+    path: list[Name] = []
     while node not in seen:
         seen[node] = len(path)
         path.append(node)

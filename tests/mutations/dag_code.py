@@ -20,6 +20,8 @@ _RETENTION = "services/dag/duties/retention.py"
 _SETTLING = "services/dag/run/decisions.py"
 _WALKING = "services/dag/duties/long_steps.py"
 
+_ADOPTIONS = "integration/dag/test_expand_adoptions.py"
+_BUILDING = "integration/dag/test_incremental_building.py"
 _BUILDING_RACES = "integration/dag/test_building_races.py"
 _COMPLETION_RACES = "integration/dag/test_completion_races.py"
 _CLEANUP = "integration/dag/test_cleanup.py"
@@ -273,5 +275,40 @@ MUTATIONS = (
         "    at_once_max = context.settings.edges_at_once_max\n",
         "    at_once_max = 10**9\n",
         (f"{_LARGE_CALLS}::test_four_times_the_edges_do_not_keep_the_loop_longer",),
+    ),
+    Mutation(
+        "adopt-who-is-above",
+        "no node is a child of its own child, however deep",
+        _EXPANDING,
+        "            if brought == mapper.key:\n",
+        "            if False:\n",
+        (f"{_ADOPTIONS}::test_nor_does_it_adopt_its_parents_parent_or_one_that_has_that_below_it",),
+    ),
+    Mutation(
+        "adopt-who-waits",
+        "what waits for a node does not become its child, also where it would be brought by another",
+        _EXPANDING,
+        "        waiting = await _waiting(tx, mapper, below[mapper.key])\n"
+        "        _check_adopted(mapper, fresh, below, waiting)\n"
+        "        family = _adopt(below, mapper.key, fresh)\n",
+        "        family = _adopt(below, mapper.key, fresh)\n"
+        "        waiting = await _waiting(tx, mapper, below[mapper.key])\n",
+        (f"{_ADOPTIONS}::test_who_has_a_waiter_of_the_node_below_it_or_is_one_does_not_become_its_child",),
+    ),
+    Mutation(
+        "met-edges-cycle",
+        "an edge that changes nothing is refused where it would close a cycle",
+        "services/dag/build/met_edges.py",
+        "    if cycle:\n",
+        "    if False:\n",
+        (f"{_BUILDING}::test_an_edge_into_what_has_ended_closes_no_cycle_either",),
+    ),
+    Mutation(
+        "late-edge-to-itself",
+        "an edge from a node to itself is a cycle, whatever the node's state",
+        _ADDITION,
+        "            if edge.upstream == edge.downstream:\n",
+        "            if False:\n",
+        (f"{_BUILDING}::test_an_edge_from_what_runs_to_itself_is_a_cycle_and_not_late",),
     ),
 )

@@ -65,10 +65,11 @@ class Model:
         node = self.nodes[down]
         if up in node.ups:
             return 201
-        if node.state != "blocked":
-            return 201 if self.nodes[up].state == "succeeded" else 409
-        if up == down or self._below(down, up):
+        is_late = node.state != "blocked" and self.nodes[up].state != "succeeded"
+        if up == down or (not is_late and self._below(down, up)):
             return 422
+        if node.state != "blocked":
+            return 409 if is_late else 201
         node.ups.add(up)
         self.settle()
         return 201

@@ -11,6 +11,7 @@ insertion            the rows of new nodes, externals and edges
 addition             what a call would change, worked out from what is there; pure
 topological_orders   orders of DAGs being built, for cycle checks; a cache of the shard's edges
 expand               a running node gets children, which everything that waits for it then waits for
+met_edges            edges that change nothing, and may close no cycle either
 subdags              a node that is a DAG: made, followed and ended with its node
 run_spec             what a node of a run keeps, and where runs live; pure
 subdag_spec          what such a DAG is made of, as its node keeps it; pure

@@ -122,6 +122,8 @@ def plan(
         if (edge.upstream, edge.downstream) in known_edges:
             continue
         if down is not None and down.state != "blocked":
+            if edge.upstream == edge.downstream:
+                raise cycle_error([edge.upstream])
             up = existing.nodes.get(edge.upstream)
             is_met = up is not None and up.state == "succeeded" and not dag.reopening
             (met if is_met else released).append(edge)

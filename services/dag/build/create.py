@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from services.dag import queue_items, store
-from services.dag.build import addition, content_digest, create_batch, expand, insertion
+from services.dag.build import addition, content_digest, create_batch, expand, insertion, met_edges
 from services.dag.build.add_batch import Growth
 from services.dag.build.addition import Existing, Plan
 from services.dag.build.expand import Expansion
@@ -359,6 +359,8 @@ class Builder:
             for key, node in existing.nodes.items()
             if key in existing.fingerprints
         }
+        if adding.met:
+            await met_edges.check(tx, adding.met, existing)
         children: list[str] = []
         if expansion is not None or dag.expanded:
             limit = self._settings.expand_edges_max

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from services.dag import store
 from services.dag.build import addition
 from services.dag.build.addition import Existing, Plan
-from services.dag.errors import LimitExceeded, NodeNotRunning, NodeReleased, UnknownNode, reopening_error
+from services.dag.errors import Cycle, LimitExceeded, NodeNotRunning, NodeReleased, UnknownNode, reopening_error
 from services.dag.model import Dag, NewEdge, NewNode, Node
 from shared.errors import FieldError, invalid
 from shared.postgres.connections import Transaction
@@ -48,6 +48,7 @@ async def widen(
         UnknownNode: the DAG does not have the node that expands itself.
         NodeNotRunning: it is not released, or in another generation.
         DagReopening: what waits for it is perhaps still to be reopened.
+        Cycle: what is to be a child has the node below it, or waits for it.
         NodeReleased: an edge into what has begun is met by its upstream and not by that one's children.
         LimitExceeded: that would be over `edges_max` edges.
     """
@@ -70,11 +71,15 @@ async def widen(
                 raise invalid("/nodes", "cleanup and compensation are no children of a node")
     roots = dict.fromkeys((*fresh, *(edge.upstream for edge in (*adding.edges, *adding.met))))
     below |= await _below(tx, [existing.nodes[key] for key in roots if key in existing.nodes and key not in below])
-    family = _adopt(below, mapper.key, fresh) if mapper is not None else {}
+    waiting: list[Node] = []
+    family: dict[str, Node | None] = {}
+    if mapper is not None and fresh:
+        waiting = await _waiting(tx, mapper, below[mapper.key])
+        _check_adopted(mapper, fresh, below, waiting)
+        family = _adopt(below, mapper.key, fresh)
     _check_met(adding, below)
     pairs = _late(adding, existing, below, edges_max)
-    if mapper is not None and family:
-        waiting = await _waiting(tx, mapper, below[mapper.key])
+    if family:
         _check_count(len(pairs) + len(family) * len(waiting), edges_max)
         _show(existing, family)
         existing.nodes.update({node.key: node for node in waiting})
@@ -111,8 +116,27 @@ def _show(existing: Existing, children: Mapping[str, Node | None]) -> None:
 
 
 async def _waiting(tx: Transaction, mapper: Node, children: Container[str]) -> list[Node]:
-    """What waits for a node; a child that waits for the node itself, or for another child, is no waiter."""
+    """What waits for a node. What is below it already and waits for it waits for it alone, or two such would wait
+    for each other."""
     return [node for node in await store.expansions.downstreams(tx, mapper.no) if node.key not in children]
+
+
+def _check_adopted(mapper: Node, fresh: Sequence[str], below: _Below, waiting: Sequence[Node]) -> None:
+    """Nothing is below itself; and what waits for a node waits for its children, so it cannot become one.
+
+    Raises:
+        Cycle
+    """
+    waiters = {node.key for node in waiting}
+    for key in fresh:
+        for brought in (key, *below.get(key, ())):
+            if brought == mapper.key:
+                raise Cycle(f"a node would be a child of its own child: {brought} -> {key} -> {brought}")
+            if brought in waiters:
+                raise Cycle(
+                    f"a node would wait for itself: {brought} waits for {mapper.key}, and so for its children, "
+                    f"one of which it would be with {key}: {mapper.key} -> {brought} -> {brought}"
+                )
 
 
 def _check_running(mapper: Node, expansion: Expansion) -> None:

@@ -77,6 +77,11 @@ async def existing_edges(tx: Transaction, edges: Sequence[tuple[NodeNo, NodeNo]]
     return set(await rows_of(Edge, tx, SQL.existing_edges, ups=ups, downs=downs))
 
 
+async def edges_above(tx: Transaction, nos: Sequence[NodeNo], rows_max: int) -> list[Edge]:
+    """Edges on the ways that lead to these nodes, the nearest first; at most so many."""
+    return await rows_of(Edge, tx, SQL.edges_above, nos=nos, rows_max=rows_max)
+
+
 async def edges_page(
     shard: Shard, after: tuple[int, int], last_up: int, rows_max: int, *, over: bool = False
 ) -> list[Edge]:

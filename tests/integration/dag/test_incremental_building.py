@@ -123,6 +123,45 @@ async def test_edges_between_old_nodes_with_long_paths_never_close_a_cycle(
     await other.close()
 
 
+@pytest.mark.parametrize("ended", [False, True])
+async def test_an_edge_into_what_has_ended_closes_no_cycle_either(world: DagWorld, ended: bool) -> None:
+    """It changes nothing, and was taken wherever it led: who had it the wrong way round was not told."""
+    dag = await world.create({"a": [], "b": ["a"], "c": ["b"], "x": [], "y": []}, open=not ended)
+    await world.settle()
+    for key in ("a", "b", "c", "x", "y"):
+        world.queue.ack(key)
+        await world.settle()
+    assert (await world.dag(dag))["state"] == ("succeeded" if ended else "running")
+    before = await world.rows("SELECT * FROM edge")
+    for edges, cycle in (
+        ([("b", "a")], "b -> a -> b"),
+        ([("c", "a")], "c -> a -> b -> c"),
+        ([("x", "c"), ("c", "a")], "c -> a -> b -> c"),
+        ([("x", "y"), ("y", "x")], "x -> y -> x"),
+        ([("x", "x")], "x -> x"),
+    ):
+        refused = await world.link(dag, *edges, expect=422)
+        assert (refused["code"], refused["outcome"]) == ("cycle", "none")
+        assert is_same_cycle(refused["detail"], cycle), refused["detail"]
+    await world.link(dag, ("a", "b"), ("b", "c"))
+    await world.link(dag, ("a", "c"), ("x", "y"))
+    await world.link(dag, ("y", "x"))
+    assert await world.rows("SELECT * FROM edge") == before, "none of them is kept"
+
+
+def is_same_cycle(said: str, cycle: str) -> bool:
+    """Whether a cycle is named, from whichever of its nodes on."""
+    *keys, _ = said.rpartition(": ")[2].split(" -> ")
+    *wanted, _ = cycle.split(" -> ")
+    return any(keys[i:] + keys[:i] == wanted for i in range(len(keys)))
+
+
+async def test_an_edge_from_what_runs_to_itself_is_a_cycle_and_not_late(world: DagWorld) -> None:
+    dag = await world.create({"a": []})
+    await world.settle()
+    assert (await world.link(dag, ("a", "a"), expect=422))["code"] == "cycle"
+
+
 async def test_a_running_node_adds_nodes_and_edges_into_what_waits_for_it(world: DagWorld) -> None:
     """Without `open`: the running node keeps the DAG alive, and what it adds is waited for."""
     dag = await world.create({"split": [], "join": ["split"]})

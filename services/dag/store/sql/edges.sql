@@ -8,6 +8,16 @@ SELECT w.up, w.down, w.satisfied FROM unnest($1::bigint[], $2::bigint[], $3::boo
 SELECT e.up, e.down FROM unnest($1::bigint[], $2::bigint[]) AS w(up, down)
 CROSS JOIN LATERAL (SELECT up, down FROM edge WHERE up = w.up AND down = w.down OFFSET 0) AS e;
 
+-- name: edges_above(nos, rows_max)
+-- Edges on the ways that lead to these nodes, the nearest first. A node is one row of `reach`, and so is each edge.
+WITH RECURSIVE reach(no, up, down) AS (
+    SELECT unnest($1::bigint[]), NULL::bigint, NULL::bigint
+    UNION
+    SELECT x.* FROM reach
+    CROSS JOIN LATERAL (SELECT up FROM edge WHERE down = reach.no OFFSET 0) AS e
+    CROSS JOIN LATERAL (VALUES (NULL::bigint, e.up, reach.no), (e.up, NULL, NULL)) AS x(no, up, down))
+SELECT up, down FROM reach WHERE down IS NOT NULL LIMIT $2;
+
 -- name: edges_page(after_up, after_down, last_up, rows_max)
 SELECT up, down FROM edge WHERE (up, down) > ($1::bigint, $2::bigint) AND up <= $3 ORDER BY up, down LIMIT $4;
 
