@@ -3,7 +3,8 @@
 -- have ended, as JSON arrays of its columns, of what was not leased the first six where `are_short` says that its caller knows those: what
 -- ran before revision 0015 asks without it, and takes all columns. Ids are remembered in a row each of `ended`; where they are several, the
 -- young ones many a row of `acked`, in which they are kept by when they were made (see `drop_acked`). `tokens` are those that the ack has locked, each of which may
--- be that of several leases, `outputs` as it was given them: taken apart once, for they may have megabytes.
+-- be that of several leases, `outputs` as it was given them: of megabytes, maybe, each is taken from
+-- where all of them are, and no part that holds several is made.
 CREATE OR REPLACE FUNCTION leave_behind(
     acked acked_item[], tokens uuid[], outputs jsonb, folds int, offer_topic_ids int[], offer_tokens uuid[],
     offer_lease_ss float8[], offer_maxima int[], offer_workers text[], offer_bytes_max bigint,
@@ -14,15 +15,12 @@ DECLARE
     packed_from uuid;
 BEGIN
     WITH lease_groups AS MATERIALIZED (
-        SELECT lease.token, lease.ids, lease.claimed_at, lease.worker FROM lease WHERE lease.token = ANY (tokens)),
-    given AS MATERIALIZED (
-        SELECT of_token.key::uuid AS token, of_item.key::uuid AS id, of_item.value AS output
-        FROM jsonb_each(outputs) AS of_token CROSS JOIN LATERAL jsonb_each_text(of_token.value) AS of_item)
+        SELECT lease.token, lease.ids, lease.claimed_at, lease.worker FROM lease WHERE lease.token = ANY (tokens))
     SELECT count(*) FILTER (WHERE item.remembered) AS remembered, count(item.idempotency_key) AS keyed,
         array_agg(item.id) FILTER (WHERE item.is_told) AS ids, array_agg(item.topic_id) FILTER (WHERE item.is_told) AS topics,
         array_agg(item.ack_topic_id) FILTER (WHERE item.is_told) AS ack_topics,
         array_agg(item.attempts) FILTER (WHERE item.is_told) AS attempts,
-        array_agg(given.output) FILTER (WHERE item.is_told) AS outputs,
+        array_agg(outputs #>> ARRAY[holder.token::text, item.id::text]) FILTER (WHERE item.is_told) AS outputs,
         array_agg(item.ack_context) FILTER (WHERE item.is_told) AS contexts,
         array_agg(CASE WHEN item.managed THEN holder.claimed_at END) FILTER (WHERE item.is_told) AS started_ats,
         array_agg(CASE WHEN item.managed THEN holder.worker END) FILTER (WHERE item.is_told) AS workers
@@ -31,8 +29,7 @@ BEGIN
     LEFT JOIN LATERAL (
         SELECT lease_groups.token, lease_groups.claimed_at, lease_groups.worker FROM lease_groups
         WHERE item.is_told AND item.id = ANY (lease_groups.ids)
-        ORDER BY lease_groups.claimed_at DESC LIMIT 1) AS holder ON true
-    LEFT JOIN given ON given.token = holder.token AND given.id = item.id;
+        ORDER BY lease_groups.claimed_at DESC LIMIT 1) AS holder ON true;
     IF ends.remembered >= 8 THEN
         packed_from := (lpad(to_hex((extract(epoch FROM shard_now() - interval '5 minutes') * 1000)::bigint), 12, '0')
             || repeat('0', 20))::uuid;

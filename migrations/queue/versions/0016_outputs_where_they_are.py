@@ -1,4 +1,4 @@
-"""Outputs of many acked items are taken apart once, and not looked through for each."""
+"""Outputs of many acked items are taken from where all of them are, and not looked through for each."""
 
 from migrations.script import create_functions
 
