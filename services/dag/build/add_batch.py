@@ -8,7 +8,6 @@ which is to grow.
 """
 
 from __future__ import annotations
-from shared.ids import ShardNo
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,10 +18,11 @@ from services.dag.build.topological_orders import Orders
 from services.dag.model import Added, Dag, Node
 from services.dag.run.context import Context, own
 from services.dag.run.decisions import Settlement
-from services.dag.store.create import NodeBatch, Columns
+from services.dag.store.create import Columns, NodeBatch
 from shared import ids
 from shared.crash import crash_point
 from shared.fallback import Fallback
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard
 
@@ -39,7 +39,13 @@ class Growth:
         self._orders = orders
 
     async def write(
-        self, shard: Shard, dag_id: str, namespace: str, columns: Columns, above: Sequence[str], queue_shard: ShardNo
+        self,
+        shard: Shard,
+        dag_id: str,
+        namespace: str,
+        columns: Columns,
+        above: Sequence[str],
+        queue_shard: ShardNo,
     ) -> NodeBatch | Fallback:
         """Write nodes, which wait for each other and for those of the keys `above`; a fallback: nothing was done.
 
@@ -62,7 +68,9 @@ class Growth:
                 return None, Fallback("outputs")
             is_large = len(columns.keys) > self._settings.create_batch_nodes_max
             delay_s = self._settings.stopped_add_s if is_large else self._settings.overdue_s
-            await store.create.insert_node_batch(tx, batch, [node.no for node in upper], satisfied, delay_s=delay_s)
+            await store.create.insert_node_batch(
+                tx, batch, [node.no for node in upper], satisfied, delay_s=delay_s
+            )
             settlement = Settlement(tx, [dag], self._settings, self._context.home(shard))
             settlement.grown(dag, len(batch.released))
             return settlement, batch
@@ -116,7 +124,9 @@ class Growth:
                 return None
         return upper
 
-    def _lay_out(self, dag: Dag, columns: Columns, satisfied: Sequence[bool], queue_shard: ShardNo) -> NodeBatch | None:
+    def _lay_out(
+        self, dag: Dag, columns: Columns, satisfied: Sequence[bool], queue_shard: ShardNo
+    ) -> NodeBatch | None:
         """The DAG and its new nodes as they will stand; None when one is to be passed outputs now."""
         lefts = list(columns.lefts)
         for up, down in zip(columns.ups, columns.downs, strict=True) if any(satisfied) else ():

@@ -5,7 +5,6 @@ that a DAG built from its roots down has edges that ascend.
 """
 
 from __future__ import annotations
-from services.dag.model import NodeNo
 
 from collections import defaultdict
 from collections.abc import Sequence, Set
@@ -21,7 +20,7 @@ from services.dag.errors import (
     reopening_error,
 )
 from services.dag.graph import sort
-from services.dag.model import NODE_BITS, UNDO, Counts, Dag, NewEdge, NewNode, Node
+from services.dag.model import NODE_BITS, UNDO, Counts, Dag, NewEdge, NewNode, Node, NodeNo
 from services.dag.settings import DagSettings
 from shared.errors import FieldError, invalid
 

@@ -1,12 +1,11 @@
 """Creating DAGs and adding to them.
 
 One transaction writes what is wanted and decides it; then the queue is given disabled items of all nodes that
-wait. What stops in between is driven forward, by the same call repeated or by the sweeper (see `queue_registration`).
+wait. What stops in between is driven forward, by the same call repeated or by the sweeper (see
+`queue_registration`).
 """
 
 from __future__ import annotations
-from services.dag.model import NodeNo
-from shared.ids import ShardNo
 
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,6 +30,7 @@ from services.dag.model import (
     NewDag,
     NewEdge,
     NewNode,
+    NodeNo,
     Parent,
     Resolved,
 )
@@ -44,6 +44,7 @@ from shared.beside import beside
 from shared.crash import crash_point
 from shared.errors import ShardUnavailable, Unavailable, something_done
 from shared.fallback import Fallback
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 from shared.shards.map_file import SLOTS
 from shared.shards.shard_map import Shard

@@ -1,12 +1,11 @@
 """New DAGs, whole: one statement writes and decides several of them, and one call gives the queue their items.
 
 Nobody can wait for a DAG that is not there yet, add to it or end it, so how its nodes stand follows from the call
-alone, and needs no look at anything. The caller is answered when the queue has all of them (see `queue_registration`). What
-needs more than the call to be decided goes the long way (see `building`).
+alone, and needs no look at anything. The caller is answered when the queue has all of them (see
+`queue_registration`). What needs more than the call to be decided goes the long way (see `create`).
 """
 
 from __future__ import annotations
-from shared.ids import ShardNo
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,12 +18,13 @@ from services.dag.graph import decide
 from services.dag.model import Dag, DagNo, NewDag, NewEdge, NewNode
 from services.dag.run.context import Context
 from services.dag.settings import DagSettings
-from services.dag.store.create import NodeBatch, CreatedDag, Columns
+from services.dag.store.create import Columns, CreatedDag, NodeBatch
 from shared import ids
 from shared.admission.connection_priority import Urgency
 from shared.crash import crash_point
 from shared.errors import ServiceError, something_done
 from shared.fallback import Fallback
+from shared.ids import ShardNo
 from shared.metrics import RELEASED
 from shared.postgres.batcher import Batcher, BatcherLimits
 from shared.shards.shard_map import Shard

@@ -6,7 +6,6 @@ triggers, retries and cancels know nothing of expansions. A child may expand its
 """
 
 from __future__ import annotations
-from services.dag.model import NodeNo
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from services.dag import store
 from services.dag.build import addition
 from services.dag.build.addition import Existing, Plan
 from services.dag.errors import Cycle, LimitExceeded, NodeNotRunning, NodeReleased, UnknownNode, reopening_error
-from services.dag.model import Dag, NewEdge, NewNode, Node
+from services.dag.model import Dag, NewEdge, NewNode, Node, NodeNo
 from shared.errors import FieldError, invalid
 from shared.postgres.connections import Transaction
 
@@ -195,7 +194,9 @@ async def _append(tx: Transaction, pairs: Iterable[tuple[str, str]], adding: Pla
                 adding.late.append(edge)
 
 
-async def record(tx: Transaction, dag: Dag, node: str, children: Sequence[str], numbers: dict[str, NodeNo]) -> None:
+async def record(
+    tx: Transaction, dag: Dag, node: str, children: Sequence[str], numbers: dict[str, NodeNo]
+) -> None:
     """Remember who the children of a node are."""
     await store.expansions.insert(tx, numbers[node], [numbers[key] for key in children])
     dag.expanded += len(children)

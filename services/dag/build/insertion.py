@@ -1,8 +1,6 @@
 """New nodes as one call adds them to a DAG: their rows, externals and edges, under the DAG's lock."""
 
 from __future__ import annotations
-from services.dag.model import NodeNo
-from shared.ids import ShardNo
 
 import uuid
 from collections.abc import Sequence
@@ -12,12 +10,13 @@ from services.dag import store
 from services.dag.build import addition, run_spec
 from services.dag.build.addition import Existing, Plan
 from services.dag.graph import decide
-from services.dag.model import UNFINISHED, Counts, Dag, Item, NewNode, Node
+from services.dag.model import UNFINISHED, Counts, Dag, Item, NewNode, Node, NodeNo
 from services.dag.run.context import Context
 from services.dag.run.decisions import Settlement
 from services.dag.store.dags import NodeRow
 from shared import ids
 from shared.beside import beside
+from shared.ids import ShardNo
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import ShardMap
 

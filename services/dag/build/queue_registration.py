@@ -7,7 +7,6 @@ before is enqueued where it cannot be revived, and the queue remembers the cance
 """
 
 from __future__ import annotations
-from shared.ids import ShardNo
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from services.dag.store.dags import WaitingItem
 from shared import ids
 from shared.crash import crash_point
 from shared.errors import Unavailable, something_done
+from shared.ids import ShardNo
 from shared.postgres.batcher import Batcher, BatcherLimits
 from shared.postgres.connections import Transaction
 from shared.shards.shard_map import Shard

@@ -24,7 +24,7 @@ from typing import Final
 from services.dag import queue_items, store
 from services.dag.build import run_spec, subdag_spec
 from services.dag.build.create import Builder
-from services.dag.errors import DagCancelling, DagFinished, Managed, NothingToRetry
+from services.dag.errors import DagCancelling
 from services.dag.model import Dag, Ending, NewDag, NodeState, Parent, Retry, Send, dag_of
 from services.dag.run.completions import Completer
 from services.dag.run.context import Context
