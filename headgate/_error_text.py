@@ -19,6 +19,12 @@ def text_of(error: BaseException, trace: TracebackType | None) -> str:
         return clean(f"{name_of(error)}, of which no more can be told: {name_of(failure)}")
 
 
+def trace_of(error: BaseException) -> TracebackType | None:
+    """Its traceback, which it may not be asked for in the ordinary way."""
+    trace: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
+    return trace
+
+
 def is_of(error: BaseException, *kinds: type[BaseException]) -> bool:
     """Whether it is of one of these classes. `isinstance` asks the error itself, too, which may raise."""
     return issubclass(type(error), kinds)

@@ -8,7 +8,7 @@ a call is cancelled.
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
@@ -36,17 +36,22 @@ class HangUp:
             yield
         finally:
             _reaching.reset(token)
-            self._calls.pop(asyncio.current_task(), None)
 
-    def wait_with(self, call: Call) -> None:
-        """This task is about to send a call, and then waits for its answer.
+    @contextmanager
+    def waits(self, call: Call) -> Iterator[None]:
+        """This task sends a call here, and waits for its answer; behind that the connection is another call's.
 
         Raises:
             asyncio.CancelledError: it has been hung up on already.
         """
         if self._is_over:
             raise asyncio.CancelledError
-        self._calls[asyncio.current_task()] = call
+        task = asyncio.current_task()
+        self._calls[task] = call
+        try:
+            yield
+        finally:
+            self._calls.pop(task, None)
 
     def all(self) -> None:
         """Hang up on all. The tasks that wait go on with an answer, or are cancelled."""
@@ -66,8 +71,10 @@ class HangUp:
 _reaching: Final[ContextVar[HangUp | None]] = ContextVar("headgate_hang_up", default=None)
 
 
-def may_be_hung_up(call: Call) -> None:
-    """As `HangUp.wait_with`, of those whose call this is; of most it is nobody's."""
+def may_be_hung_up(call: Call) -> AbstractContextManager[None]:
+    """As `HangUp.waits`, of those whose call this is; of most it is nobody's."""
     reaching = _reaching.get()
-    if reaching is not None:
-        reaching.wait_with(call)
+    return _NOBODYS if reaching is None else reaching.waits(call)
+
+
+_NOBODYS: Final = nullcontext()

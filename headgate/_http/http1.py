@@ -94,18 +94,18 @@ class _Connection(asyncio.Protocol):
 
     async def exchange(self, content: bytes, read_s: float | None) -> Answer:
         assert self._transport is not None
-        may_be_hung_up(self)
-        self.received = 0
-        answer: asyncio.Future[Answer] = self.loop.create_future()
-        self._answer = answer
-        self._reader.begin()
-        self._transport.write(content)
-        late = None if read_s is None else self.loop.call_later(read_s, self._late, answer)
-        try:
-            return await answer
-        finally:
-            if late is not None:
-                late.cancel()
+        with may_be_hung_up(self):
+            self.received = 0
+            answer: asyncio.Future[Answer] = self.loop.create_future()
+            self._answer = answer
+            self._reader.begin()
+            self._transport.write(content)
+            late = None if read_s is None else self.loop.call_later(read_s, self._late, answer)
+            try:
+                return await answer
+            finally:
+                if late is not None:
+                    late.cancel()
 
     @staticmethod
     def _late(answer: "asyncio.Future[Answer]") -> None:

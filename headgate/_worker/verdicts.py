@@ -10,6 +10,7 @@ from contextvars import Context
 from types import TracebackType
 from typing import Any, Final
 
+from headgate import _error_text
 from headgate._calls.verbs import encode, present
 from headgate._error_text import clean, is_of, name_of, text_of
 from headgate._worker.job import Job
@@ -81,10 +82,15 @@ def verdict_of_error(job: Job, error: BaseException) -> Ending:
     try:
         verb, element = _verdict_of_error(job, error)
         return verb, json.loads(encode(element))
+    except Invalid as unfit:
+        return _in_short(job, error, unfit.detail)
     except BaseException as failure:
-        why = failure.detail if isinstance(failure, Invalid) else name_of(failure)
-        text = f"the handler raised {name_of(error)}, of which no more can be told: {why}"
-        return "nack", job.nack(error=clean(text), final=is_of(error, Fail))
+        return _in_short(job, error, name_of(failure))
+
+
+def _in_short(job: Job, error: BaseException, why: str) -> Ending:
+    text = f"the handler raised {name_of(error)}, of which no more can be told: {why}"
+    return "nack", job.nack(error=clean(text), final=is_of(error, Fail))
 
 
 def _verdict_of_error(job: Job, error: BaseException) -> Ending:
@@ -104,10 +110,10 @@ def traced(error: BaseException) -> tuple[type[BaseException], BaseException, Tr
 
 def trace_of(error: BaseException) -> TracebackType | None:
     """Its traceback from the handler on: how the worker came there is nobody's question."""
-    trace = error.__traceback__
+    trace = whole = _error_text.trace_of(error)
     while trace is not None and _is_own(trace.tb_frame.f_globals.get("__package__")):
         trace = trace.tb_next
-    return trace or error.__traceback__
+    return trace or whole
 
 
 def _is_own(package: object) -> bool:

@@ -43,7 +43,7 @@ def user_place() -> Place:
 
 def raised_at(error: BaseException) -> Place:
     place: Place = None
-    for frame, line in traceback.walk_tb(error.__traceback__):
+    for frame, line in traceback.walk_tb(_error_text.trace_of(error)):
         if not is_machinery(frame.f_code.co_filename):
             place = frame.f_code, line
     return place
@@ -55,10 +55,10 @@ def last_line(error: BaseException) -> str:
 
 def text_of(error: BaseException) -> str:
     """A traceback of the workflow's own lines."""
-    trace = error.__traceback__
+    trace = whole = _error_text.trace_of(error)
     while trace is not None and is_machinery(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
-    return _error_text.text_of(error, trace or error.__traceback__)
+    return _error_text.text_of(error, trace or whole)
 
 
 def takes_input(function: Callable[..., Any]) -> bool:

@@ -211,6 +211,14 @@ MUTATIONS = (
         ("unit/headgate/test_threads.py::test_a_trace_function_that_raises_does_not_keep_an_end_back",),
     ),
     Mutation(
+        "worker-hung-up-own",
+        "a worker hangs up on its own dequeues alone, and not on whose connection it is by then",
+        "headgate/_http/hang_up.py",
+        "            self._calls.pop(task, None)\n",
+        "            pass\n",
+        (f"{_HANG_UP}::test_a_connection_that_is_another_calls_by_now_is_not_hung_up_on",),
+    ),
+    Mutation(
         "worker-hung-up-for-good",
         "once a worker has hung up it asks for nothing more",
         "headgate/_http/hang_up.py",

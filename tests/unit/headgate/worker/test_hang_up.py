@@ -62,6 +62,32 @@ async def test_a_call_that_is_hung_up_on_without_an_answer_is_cancelled_and_none
         assert later.cancelled() and not server.asked.is_set()
 
 
+async def test_a_connection_that_is_another_calls_by_now_is_not_hung_up_on() -> None:
+    """A dequeue that was refused waits before it is sent again, and an ack has its connection: that was cut."""
+    server, hang_up = Server([OK], []), HangUp()
+    async with serving(server) as request, Http1Transport() as transport:
+        answered, over = asyncio.Event(), asyncio.Event()
+
+        async def refused() -> None:
+            with hang_up.reaches():
+                await transport.handle_async_request(request())
+                answered.set()
+                await over.wait()
+
+        waits = asyncio.create_task(refused())
+        await asyncio.wait_for(answered.wait(), 5)
+        other = asyncio.create_task(transport.handle_async_request(request()))
+        while len(server.requests) < 2:
+            await asyncio.sleep(0)
+        assert server.connections == 1
+        hang_up.all()
+        assert not await hang_up.come(0.01)
+        assert not other.done() and not server.gone.is_set()
+        over.set()
+        await waits
+        other.cancel()
+
+
 async def test_calls_that_are_not_of_those_go_on() -> None:
     server, hang_up = Server([OK]), HangUp()
     async with serving(server) as request, Http1Transport() as transport:

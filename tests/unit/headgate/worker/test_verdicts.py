@@ -56,6 +56,7 @@ LOOKS: dict[str, BaseException] = {
     "interrupt": raising(ValueError, KeyboardInterrupt()),
     "fail": raising(Fail, Panic("as it is looked at")),
     "retry": raising(Retry, SystemExit(9), delay_s=0.1),
+    "twice": raising(Retry, Asked(), delay_s=0.1),
     "metadata": Retry("later", metadata={"a": Leaving(x=1)}),
     "a group": BaseExceptionGroup("several", [raising(ValueError, SystemExit(9))]),
     "nameless": Nameless("of a class that hides its name"),

@@ -187,7 +187,15 @@ class Unlooked(Exception):
     __repr__ = __str__
 
 
+class Untraced(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__traceback__":
+            raise SystemExit("nobody may ask")
+        return super().__getattribute__(name)
+
+
 ENDS = [
+    Untraced("of which nobody may ask for the traceback"),
     Panic("a panic"),
     SystemExit(3),
     KeyboardInterrupt(),
