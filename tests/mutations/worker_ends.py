@@ -283,6 +283,14 @@ MUTATIONS = (
         ("unit/headgate/workflow/test_driver_steps.py::test_whatever_a_step_raises_is_its_failure",),
     ),
     Mutation(
+        "step-cancels-itself",
+        "a step that cancels its own task has failed",
+        "headgate/workflow/driving/driver.py",
+        "await asyncio.create_task(_awaited(found))",
+        "await _awaited(found)",
+        ("unit/headgate/workflow/test_driver_steps.py::test_a_step_that_cancels_itself_has_failed",),
+    ),
+    Mutation(
         "update-panics",
         "an update whose handler panics has failed",
         "headgate/workflow/updates.py",

@@ -11,7 +11,7 @@ import json
 import platform
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import accumulate
@@ -454,4 +454,20 @@ def _failed(result: Mapping[str, Any], why: str) -> dict[str, Any]:
 async def _called(call: Callable[[], Any]) -> Any:
     """A coroutine function in this loop, any other in a thread."""
     found = call() if inspect.iscoroutinefunction(call) else await in_thread(_STEP_THREAD, call)
-    return await found if inspect.isawaitable(found) else found
+    if not inspect.isawaitable(found):
+        return found
+    # In a task of its own: that is the one which code may cancel that cancels itself.
+    found, failure = await asyncio.create_task(_awaited(found))
+    if failure is not None:
+        raise failure
+    return found
+
+
+async def _awaited(found: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """What it comes to, or what it raises: `sys.exit` in a task would end the loop."""
+    try:
+        return await found, None
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return None, error

@@ -231,3 +231,25 @@ async def test_whatever_a_step_raises_is_its_failure(
     await driver_of(service, steps).work("order", service.run.lease)
     assert len(tries) == 2
     assert type(error).__name__ in service.run.output
+
+
+async def test_a_step_that_cancels_itself_has_failed(service: Service) -> None:
+    """It was taken for cancelled by its run, and called anew, for ever."""
+    tries = []
+
+    async def step() -> None:
+        tries.append(1)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async def steps(wf: Workflow, _: str) -> str:
+        try:
+            await wf.run(step, max_attempts=2, backoff={"base_s": 0})
+        except NodeFailed as failure:
+            return str(failure.error)
+        return "no failure"
+
+    await driver_of(service, steps).work("order", service.run.lease)
+    assert len(tries) == 2 and "CancelledError" in service.run.output
