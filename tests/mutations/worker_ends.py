@@ -286,8 +286,8 @@ MUTATIONS = (
         "step-cancels-itself",
         "a step that cancels its own task has failed",
         "headgate/workflow/driving/driver.py",
-        "await asyncio.create_task(_awaited(found))",
-        "await _awaited(found)",
+        "await asyncio.create_task(_awaited(call))",
+        "await _awaited(call)",
         ("unit/headgate/workflow/test_driver_steps.py::test_a_step_that_cancels_itself_has_failed",),
     ),
     Mutation(

@@ -453,20 +453,24 @@ def _failed(result: Mapping[str, Any], why: str) -> dict[str, Any]:
 
 async def _called(call: Callable[[], Any]) -> Any:
     """A coroutine function in this loop, any other in a thread."""
-    found = call() if inspect.iscoroutinefunction(call) else await in_thread(_STEP_THREAD, call)
-    if not inspect.isawaitable(found):
-        return found
-    # In a task of its own: that is the one which code may cancel that cancels itself.
-    found, failure = await asyncio.create_task(_awaited(found))
+    if inspect.iscoroutinefunction(call):
+        return await _in_task(call)
+    found = await in_thread(_STEP_THREAD, call)
+    return await _in_task(lambda: found) if inspect.isawaitable(found) else found
+
+
+async def _in_task(call: Callable[[], Awaitable[Any]]) -> Any:
+    """In a task of its own: that is the one which code cancels that cancels itself."""
+    found, failure = await asyncio.create_task(_awaited(call))
     if failure is not None:
         raise failure
     return found
 
 
-async def _awaited(found: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+async def _awaited(call: Callable[[], Awaitable[Any]]) -> tuple[Any, BaseException | None]:
     """What it comes to, or what it raises: `sys.exit` in a task would end the loop."""
     try:
-        return await found, None
+        return await call(), None
     except asyncio.CancelledError:
         raise
     except BaseException as error:
