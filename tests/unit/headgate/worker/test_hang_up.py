@@ -123,11 +123,12 @@ async def test_an_answer_of_which_more_comes_is_told_from_one_that_does_not_come
 
 
 class Front:
-    """Answers HTTP for a queue; a dequeue is not answered before its client has hung up, and then in `pieces`, one
-    for each `go`."""
+    """Answers HTTP for a queue; a dequeue that settles, or one that does not, is answered once its client has hung
+    up, in `pieces`, one for each `go`."""
 
-    def __init__(self, queue: Queue, pieces: int = 1) -> None:
+    def __init__(self, queue: Queue, pieces: int = 1, *, settling: bool = False) -> None:
         self.queue = queue
+        self.settling = settling
         self.pieces = pieces
         self.asked = asyncio.Event()
         self.go = asyncio.Event()
@@ -137,7 +138,7 @@ class Front:
             path = head.split()[1].decode()
             length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
             body = await reader.readexactly(length)
-            if path.endswith("/dequeue") and not json.loads(body).get("settle"):
+            if path.endswith("/dequeue") and bool(json.loads(body).get("settle")) is self.settling:
                 self.asked.set()
                 await reader.read()
             request = httpx.Request("POST", f"http://q{path}", content=body)
@@ -213,25 +214,7 @@ async def test_a_large_answer_that_comes_slowly_is_taken_to_its_end(monkeypatch:
 async def test_items_that_a_dequeue_got_that_settled_are_handed_back_in_a_hurry_too() -> None:
     """Where there is no hurry its answer is waited for; in one the call was cut off, with what it had got."""
 
-    class Settling(Front):
-        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                path = head.split()[1].decode()
-                body = await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
-                settles = path.endswith("/dequeue") and json.loads(body).get("settle")
-                if settles:
-                    self.asked.set()
-                    await reader.read()
-                request = httpx.Request("POST", f"http://q{path}", content=body)
-                response = await self.queue.handle_async_request(request)
-                content = await response.aread()
-                head = b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (response.status_code, len(content))
-                writer.write(head + content)
-                if settles:
-                    break
-            writer.close()
-
-    front = Settling(Queue(leased("first"), leased("second"), leased("third")))
+    front = Front(Queue(leased("first"), leased("second"), leased("third")), settling=True)
     async with worker_before(front) as worker:
         worker.task("t", prefetch=0)(lambda _job: None)
         running = asyncio.create_task(worker.run(signals=False))
