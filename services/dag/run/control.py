@@ -59,10 +59,10 @@ class Controller:
         return await self._change(namespace, dag_id, act)
 
     async def close(self, namespace: str, dag_id: str) -> Dag:
-        """Nothing more is announced: the DAG may end."""
+        """Nothing more is announced: the DAG may end, also once it was retried."""
 
         async def act(tx: Transaction, settlement: Settlement, dag: Dag) -> None:
-            if not dag.over and (dag.open or not dag.closed):
+            if dag.open or not (dag.over or dag.closed):
                 dag.open, dag.closed = False, True
                 await store.dags.set_flags(tx, dag)
                 settlement.changed(dag)

@@ -149,6 +149,16 @@ async def test_an_edge_into_what_has_ended_closes_no_cycle_either(world: DagWorl
     assert await world.rows("SELECT * FROM edge") == before, "none of them is kept"
 
 
+async def test_a_long_way_back_is_seen_too(world: DagWorld) -> None:
+    keys = [f"n{i}" for i in range(30)]
+    dag = await world.create({key: keys[max(i - 1, 0) : i] for i, key in enumerate(keys)}, open=True)
+    for key in keys:
+        await world.settle()
+        world.queue.ack(key)
+    await world.settle()
+    assert (await world.link(dag, (keys[-1], keys[0]), expect=422))["code"] == "cycle"
+
+
 def is_same_cycle(said: str, cycle: str) -> bool:
     """Whether a cycle is named, from whichever of its nodes on."""
     *keys, _ = said.rpartition(": ")[2].split(" -> ")

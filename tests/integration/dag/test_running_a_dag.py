@@ -163,6 +163,24 @@ async def test_an_open_dag_ends_only_when_closed(world: DagWorld) -> None:
     assert (await world.verb(dag, "close"))["state"] == "succeeded"
 
 
+async def test_an_open_dag_that_is_closed_once_it_has_ended_ends_again_after_a_retry(world: DagWorld) -> None:
+    """The close was answered, and forgotten: all done, the DAG ran for ever."""
+    dag = await world.create({"a": [], "b": ["a"]}, open=True, on_failure="cancel")
+    await world.settle()
+    world.queue.die("a")
+    await world.settle()
+    assert ((await world.dag(dag))["state"], (await world.dag(dag))["open"]) == ("failed", True)
+    for _ in range(2):
+        closed = await world.verb(dag, "close")
+        assert (closed["state"], closed["open"]) == ("failed", False)
+    await world.verb(dag, "retry")
+    for key in ("a", "b"):
+        await world.settle()
+        world.queue.ack(key)
+    await world.settle()
+    assert (await world.dag(dag))["state"] == "succeeded"
+
+
 async def test_an_empty_dag_waits_for_its_first_node_or_its_close(world: DagWorld) -> None:
     dag = await world.create()
     assert (await world.dag(dag))["state"] == "running"
