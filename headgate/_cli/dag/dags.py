@@ -108,8 +108,10 @@ def graph(args: argparse.Namespace) -> int:
         if args.format == "json":
             show_json(handle.graph(), sys.stdout)
         else:
-            lines = handle.graph_text(args.format).rstrip("\n").split("\n")
-            sys.stdout.writelines(printable(line) + "\n" for line in lines)
+            text = handle.graph_text(args.format).rstrip("\n") + "\n"
+            if sys.stdout.isatty():
+                text = "".join(printable(line) + "\n" for line in text[:-1].split("\n"))
+            sys.stdout.write(text)  # to a program each key as it is
     return commands.OK
 
 

@@ -165,6 +165,15 @@ def test_a_graph_is_printed_as_the_service_draws_it(
     assert service.calls[0][0].endswith(f"/d1/graph?format={form}")
 
 
+@pytest.mark.parametrize(("is_terminal", "said"), [(False, "a\u200db \u202ec"), (True, "a?b ?c")])
+def test_a_graph_is_given_to_a_program_as_it_is_and_to_a_terminal_as_that_can_bear_it(
+    service: Documented, run: Run, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, said: str
+) -> None:
+    monkeypatch.setattr(service, "_changes", "a\u200db \u202ec\n")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    assert run("dag", "graph", "d1", "--format", "dot")[:2] == (0, f"{said}\n")
+
+
 def test_nodes_in_a_state_are_shown_with_their_dag(service: Documented, run: Run) -> None:
     code, out, _ = run("dag", "show", "d1", "--state", "failed", "--limit", "1", "-o", "json")
     shown, nodes = service.answers
