@@ -14,12 +14,19 @@ import asyncio
 import contextlib
 import ssl
 from collections import defaultdict, deque
+from types import ModuleType
 from typing import Final, cast
 
 import httpx
 
 from headgate._http.hang_up import may_be_hung_up
 from headgate._http.messages import IDLE_S_MAX, Answer, AnswerReader, Message, Origin, message_of
+
+resource: ModuleType | None
+try:
+    import resource
+except ImportError:  # on Windows, where files have no such limit
+    resource = None
 
 CONNECTIONS_MAX: Final = 200
 # Of calls whose answers are held back, beside those: a worker of hundreds of topics asks for each of them, and its
@@ -79,9 +86,12 @@ class _Connection(asyncio.Protocol):
         if self._answer is None or self._answer.done():
             return
         self._is_hung_up, self._reader.reusable = True, False
-        if self._transport is not None and self._transport.can_write_eof():
+        if self._transport is None or not self._transport.can_write_eof():
+            self._answer.cancel()
+            return
+        try:
             self._transport.write_eof()
-        else:
+        except OSError:  # it was reset, of which the event loop has not told yet
             self._answer.cancel()
 
     @property
@@ -118,7 +128,7 @@ class _Pool:
 
     def __init__(self, connections_max: int) -> None:
         self.free = asyncio.Semaphore(connections_max)
-        self.free_to_wait = asyncio.Semaphore(WAITING_MAX)
+        self.free_to_wait = asyncio.Semaphore(_waiting_max())
         self.idle: defaultdict[Origin, deque[_Connection]] = defaultdict(deque)
 
     def close(self) -> None:
@@ -128,9 +138,17 @@ class _Pool:
         self.idle.clear()
 
 
+def _waiting_max() -> int:
+    """`WAITING_MAX`, or half of the files that this process may have open: what extends leases needs one, too."""
+    if resource is None:
+        return WAITING_MAX
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return WAITING_MAX if files == resource.RLIM_INFINITY else max(1, min(WAITING_MAX, files // 2))
+
+
 class Http1Transport(httpx.AsyncBaseTransport):
-    """A pool of at most `connections_max` connections over all origins, and `WAITING_MAX` for calls whose answers
-    are held back; further calls wait their turn.
+    """A pool of at most `connections_max` connections over all origins, and beside them `WAITING_MAX`, or half of
+    the files that the process may have open, for calls whose answers are held back; further calls wait their turn.
 
     Each event loop that uses it has a pool of its own; that of a loop which has ended is dropped.
     """

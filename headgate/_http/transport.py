@@ -138,7 +138,9 @@ class Exchange:
         body, timeout_s = call.body or b"", self.endpoints.timeout_s
         target = call.target.encode("ascii")
         content = b"%b %b%b%b%d\r\n\r\n%b" % (call.verb.method.encode(), path, target, head, len(body), body)
-        return Message(origin, content, CONNECT_S, timeout_s + call.wait_s, timeout_s, call.wait_s > 0)
+        # Also before it is sent: a call that waits may have to wait for others that do.
+        s_max = timeout_s + call.wait_s
+        return Message(origin, content, CONNECT_S, s_max, s_max, call.wait_s > 0)
 
     def url(self, call: Call[Any]) -> httpx.URL:
         return self._url(self._origins[call.verb.service] + call.target)

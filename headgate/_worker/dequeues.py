@@ -21,7 +21,7 @@ SETTLING_WAIT_S_MAX: Final = 1.0
 # The answer to what a dequeue settles is waited for so long when the worker stops.
 ASKED_S_MAX: Final = 2.0
 # And the end of a call that is hung up on, or more of its answer, which is large, so often.
-HUNG_UP_S_MAX: Final = 1.0
+HUNG_UP_S_MAX: Final = 3.0
 HUNG_UP_LOOKS_MAX: Final = 10
 
 

@@ -205,6 +205,22 @@ async def test_calls_that_wait_do_not_hold_up_others() -> None:
         waiting.cancel()
 
 
+async def test_calls_that_wait_leave_files_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of very many topics had all the files that it may open in calls that wait: it could not extend."""
+    monkeypatch.setattr("resource.getrlimit", lambda _: (2, 2))
+    server = Server([], [OK], [OK])
+    async with serving(server) as request, Http1Transport() as transport:
+        message = message_of(request(), b"{}")._replace(waits=True)
+        waiting = asyncio.create_task(transport.exchange(message))
+        while not server.requests:
+            await asyncio.sleep(0)
+        behind = asyncio.create_task(transport.exchange(message))
+        assert (await transport.handle_async_request(request())).content == b"ok"
+        assert len(server.requests) == 2, "one waits, one was answered, and one is still to come"
+        waiting.cancel()
+        assert (await behind)[2] == b"ok"
+
+
 async def test_a_full_pool_times_out() -> None:
     server = Server([])
     async with serving(server) as request, Http1Transport(connections_max=1) as transport:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -86,6 +88,36 @@ async def test_a_connection_that_is_another_calls_by_now_is_not_hung_up_on() -> 
         over.set()
         await waits
         other.cancel()
+
+
+async def test_a_connection_that_was_reset_meanwhile_does_not_keep_others_from_being_hung_up_on() -> None:
+    """`shutdown` of its socket raises: the worker ended by that, with all that it held."""
+
+    class Resets(AnswersTheGone):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if server.asked.is_set():
+                await super().serve(reader, writer)
+                return
+            await reader.readuntil(b"\r\n\r\n")
+            self.asked.set()
+            await over.wait()
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.transport.abort()
+            # Behind the reset, in the same turn of the loop: the client's socket has not been looked at since.
+            asyncio.get_running_loop().call_soon(hang_up.all)
+
+    server, hang_up, over = Resets(OK), HangUp(), asyncio.Event()
+    async with serving(server) as request, Http1Transport() as transport:
+        reset = asyncio.create_task(asking(transport, request(), hang_up))
+        await asyncio.wait_for(server.asked.wait(), 5)
+        other = asyncio.create_task(asking(transport, request(), hang_up))
+        while len(hang_up._calls) < 2:
+            await asyncio.sleep(0)
+        over.set()
+        assert await asyncio.wait_for(other, 5) == b"ok"
+        await asyncio.wait([reset], timeout=5)
+        assert reset.cancelled()
 
 
 async def test_calls_that_are_not_of_those_go_on() -> None:
