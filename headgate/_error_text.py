@@ -25,14 +25,14 @@ def trace_of(error: BaseException) -> TracebackType | None:
     return trace
 
 
-def is_of(error: BaseException, *kinds: type[BaseException]) -> bool:
-    """Whether it is of one of these classes. `isinstance` asks the error itself, too, which may raise."""
-    return issubclass(type(error), kinds)
+def is_of(value: object, *kinds: type[BaseException]) -> bool:
+    """Whether it is an error of one of these classes. `isinstance` asks the value itself, too, which may raise."""
+    return issubclass(type(value), kinds)
 
 
-def name_of(error: BaseException) -> str:
+def name_of(value: object) -> str:
     """The name of its class, which a metaclass may hide."""
-    name: str = type.__dict__["__name__"].__get__(type(error))
+    name: str = type.__dict__["__name__"].__get__(type(value))
     return name
 
 

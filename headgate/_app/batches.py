@@ -8,20 +8,17 @@ A call all of whose jobs are cancelled is cancelled, too; while one of them is n
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from headgate._app.failures import text_of
+from headgate._app.failures import Raised, ended_by, text_of
 from headgate._app.typed import shown
+from headgate._error_text import is_of
 from headgate._worker.job import Job
-from headgate.errors import Fail, Retry, Throttled
+from headgate.errors import Fail, Retry
 
 if TYPE_CHECKING:
     from headgate._app.function import JobFunction
     from headgate._app.running import Runner
-
-
-# What fails a job: for now, and for good.
-_ENDS: Final = (Retry, Fail)
 
 
 @dataclass(slots=True, eq=False)
@@ -100,11 +97,8 @@ class Batches:
             self._tell(taken, found, len(elements))
         except BaseException as error:
             # Who waits still was not cancelled: the function has cancelled itself.
-            failure = error if isinstance(error, Exception) else Retry(text_of(error))
             for waiting in taken:
-                _fail(waiting, failure)
-            if not isinstance(error, Exception):
-                raise
+                _fail(waiting, error if is_of(error, Retry, Fail) else ended_by(error, tries=waiting.tries))
         finally:
             self._free.release()
 
@@ -126,17 +120,16 @@ class Batches:
         for waiting in taken:
             own = list(found[start : start + len(waiting.elements)])
             start += len(waiting.elements)
-            failure = next((one for one in own if isinstance(one, Exception)), None)
+            failure = next((one for one in own if is_of(one, Exception)), None)
             if failure is not None:
-                final = isinstance(failure, Fail)
-                _fail(waiting, failure if isinstance(failure, Retry) else _ENDS[final](text_of(failure)))
+                _fail(waiting, failure if is_of(failure, Retry) else ended_by(failure, tries=waiting.tries))
             elif not waiting.result.done():
                 waiting.result.set_result(own)
 
 
-def _fail(waiting: _Waiting, error: Exception) -> None:
+def _fail(waiting: _Waiting, error: BaseException) -> None:
     if waiting.result.done():
         return
-    if isinstance(error, Retry) and not isinstance(error, Throttled) and not waiting.tries:
+    if is_of(error, Raised) and not waiting.tries:
         error = Fail(str(error))
     waiting.result.set_exception(error)

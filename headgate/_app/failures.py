@@ -11,19 +11,32 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from headgate._error_text import ERROR_CHARS_MAX
+from headgate._error_text import ERROR_CHARS_MAX, is_of, name_of
 from headgate._error_text import text_of as traceback_of
 from headgate._worker.verdicts import trace_of
-from headgate.errors import JobFailed, RemoteTraceback
+from headgate.errors import Fail, JobFailed, RemoteTraceback, Retry
 
 _RECORD_CHARS_MAX: Final = 1_500
 _SAID_CHARS_MAX: Final = 500
 _PARTS_MAX: Final = 20  # of a group
 
 
+class Raised(Retry):
+    """What another error than `Retry` or `Fail` is told as; its job is tried again if it has the attempts."""
+
+
+def ended_by(error: BaseException, *, tries: bool) -> Retry | Fail:
+    """How a job ends by what its function, or other code of the user's, has raised."""
+    text = text_of(error)
+    return Raised(text) if tries and not is_of(error, Fail) else Fail(text)
+
+
 def text_of(error: BaseException) -> str:
     """An exception as an item's error."""
-    record = _record(error)
+    try:
+        record = _record(error)
+    except BaseException:  # of a class of the user's: what it is made of may not be asked for
+        record = {"type": f":{name_of(error)}", "args": [_said(error)]}
     line = json.dumps(record)
     if len(line) > _RECORD_CHARS_MAX:
         line = json.dumps({"type": record["type"], "args": [_said(error)[: _RECORD_CHARS_MAX // 2]]})

@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError
 
 from headgate._app.batches import Batches
 from headgate._app.call import AddOptions, JobCall, holds, references, without_calls
-from headgate._app.failures import text_of
+from headgate._app.failures import ended_by, text_of
 from headgate._app.flow import Flow, Plan
 from headgate._app.function import JobFunction
 from headgate._app.results import MARK, Opening, filled, opened, sealed, series
@@ -27,6 +27,7 @@ from headgate._app.tracing import Carrier, tell, upstream_of
 from headgate._app.typed import Signature, StateOf, faults, shown
 from headgate._calls.dag import Node
 from headgate._calls.verbs import encode, present
+from headgate._error_text import is_of
 from headgate._worker.ends import was_cancelled
 from headgate._worker.job import Job, _in_thread
 from headgate._worker.program_log import log
@@ -184,8 +185,8 @@ class Runner:
             found = signature.arguments.decode(args)
         except ValidationError as error:
             raise Unrunnable(f"{_misfit(function)}: {faults(error)}") from None
-        except Exception as error:  # of a validator or a codec of the user's
-            raise _ended_by(error, tries=tries) from None
+        except BaseException as error:  # of a validator or a codec of the user's
+            raise ended_by(error, tries=tries) from None
         if missing := signature.missing(found):
             raise Unrunnable(f"{_misfit(function)}: `{missing[0]}` is missing")
         return found
@@ -221,13 +222,14 @@ class Runner:
         except Retry:
             raise
         except BaseException as error:
-            if was_cancelled() and not isinstance(error, Fail):
-                raise  # it is the worker that knows what it was cancelled for
+            is_late = limit is not None and limit.expired()
+            if _is_of_a_cancel(job, error) and (job.is_cut_off() or not is_late):
+                raise  # it is the worker that knows what for
             failure = error
-            if isinstance(error, TimeoutError) and limit is not None and limit.expired():
+            if is_late and is_of(error, TimeoutError, asyncio.CancelledError):
                 failure = JobTimedOut(f"attempt {job.attempt} took longer than {timeout_s:g} s")
             log.warning("%s of %r raised %s", function.name, job, shown(failure), exc_info=traced(error))
-            raise _ended_by(failure, tries=tries) from None
+            raise ended_by(failure, tries=tries) from None
 
     def _given(
         self, job: Job, signature: Signature, arguments: Mapping[str, Any]
@@ -252,8 +254,8 @@ class Runner:
             encoded = None if is_nothing else signature.result.encode({"value": value})["value"]
         except (ValidationError, PydanticSerializationError, UnicodeError, RecursionError) as error:
             raise _unfit(function, error) from None
-        except Exception as error:
-            raise _ended_by(error, tries=tries) from None
+        except BaseException as error:
+            raise ended_by(error, tries=tries) from None
         try:
             output = sealed(encoded, carrier)
             return output if isinstance(output, (int, float, None.__class__)) else await self._packed(output)
@@ -382,10 +384,15 @@ async def _run(
     return await found if inspect.isawaitable(found) else found
 
 
-def _ended_by(error: BaseException, *, tries: bool) -> Retry | Fail:
-    """How a job ends by what its function, or other code of the user's, has raised."""
-    text = text_of(error)
-    return Retry(text) if tries and not isinstance(error, Fail) else Fail(text)
+def _is_of_a_cancel(job: Job, error: BaseException) -> bool:
+    """Whether a function has raised because its task was cancelled, of which a library may make another error.
+
+    Whether the task was is not enough: up to Python 3.12 what fails in a `TaskGroup` that is being left marks its
+    task for good, so that the end of a `timeout` around it, too, is a cancel.
+    """
+    return was_cancelled() and (
+        is_of(error, asyncio.CancelledError) or (job.is_cut_off() and not is_of(error, Fail))
+    )
 
 
 def _unfit(function: AnyFunction, error: Exception) -> Fail:

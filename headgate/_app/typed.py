@@ -13,6 +13,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 from typing_extensions import TypedDict
 
+from headgate._error_text import name_of
 from headgate._worker.job import Job
 from headgate.errors import WrongArguments
 
@@ -285,7 +286,7 @@ def shown(value: Any) -> str:
     try:
         return repr(value)
     except BaseException:  # of a class of the user's, or too large or deep for Python to write
-        return f"a {type(value).__name__} whose repr raises"
+        return f"a {name_of(value)} whose repr raises"
 
 
 def without_exceptions(annotation: Any) -> Any:

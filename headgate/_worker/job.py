@@ -67,6 +67,7 @@ class Job:
         self.lease_s = lease_s
         self.lease_ends_at = lease_ends_at
         self.lost: str | None = None
+        self.is_cut_off: Callable[[], bool] = lambda: False  # by a worker that goes
         self.output_bytes = 0
         self.told: Told | None = None
         self.is_untold = False  # what was told last has not been sent

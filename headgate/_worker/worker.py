@@ -330,7 +330,7 @@ class Worker:
             lease_ends_at=self._clock() + task.lease_s,
             namespace=self.namespace,
         )
-        job.logs = self._logs
+        job.logs, job.is_cut_off = self._logs, self._is_cut_off
         self._leases.hold(job)
         task.waiting.append(job)
 

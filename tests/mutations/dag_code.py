@@ -311,4 +311,23 @@ MUTATIONS = (
         "            if False:\n",
         (f"{_BUILDING}::test_an_edge_from_what_runs_to_itself_is_a_cycle_and_not_late",),
     ),
+    Mutation(
+        "met-edges-far",
+        "an edge that changes nothing is refused also where the way back is long",
+        "services/dag/build/met_edges.py",
+        "_EDGES_ABOVE_MAX = 5_000",
+        "_EDGES_ABOVE_MAX = 2",
+        (f"{_BUILDING}::test_a_long_way_back_is_seen_too",),
+    ),
+    Mutation(
+        "close-once-ended",
+        "a close counts also of a DAG that has ended",
+        _CONTROL,
+        "            if dag.open or not (dag.over or dag.closed):\n",
+        "            if not dag.over and (dag.open or not dag.closed):\n",
+        (
+            "integration/dag/test_running_a_dag.py::"
+            "test_an_open_dag_that_is_closed_once_it_has_ended_ends_again_after_a_retry",
+        ),
+    ),
 )

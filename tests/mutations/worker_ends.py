@@ -270,8 +270,8 @@ MUTATIONS = (
         "worker-app-cancel-remade",
         "an error that a function of an app makes of the cancel of a drain costs no attempt",
         "headgate/_app/running.py",
-        "            if was_cancelled() and not isinstance(error, Fail):\n",
-        "            if was_cancelled() and isinstance(error, asyncio.CancelledError):\n",
+        "        is_of(error, asyncio.CancelledError) or (job.is_cut_off() and not is_of(error, Fail))\n",
+        "        is_of(error, asyncio.CancelledError)\n",
         (f"{_VERDICTS}::test_nor_does_what_a_function_of_an_app_makes_of_it",),
     ),
     Mutation(
@@ -321,8 +321,8 @@ MUTATIONS = (
         "batch-cancels-itself",
         "a batch that cancels itself has failed",
         "headgate/_app/batches.py",
-        "failure = error if isinstance(error, Exception) else Retry(text_of(error))",
-        'failure = error if isinstance(error, Exception) else Throttled(1.0, "cancelled")',
+        "error if is_of(error, Retry, Fail) else ended_by(error, tries=waiting.tries)",
+        "error if is_of(error, Retry, Fail) else Retry(text_of(error), delay_s=0)",
         ("unit/headgate/app/test_app_values.py::test_a_batch_that_cancels_itself_fails_its_jobs",),
     ),
     Mutation(

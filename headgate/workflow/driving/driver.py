@@ -285,7 +285,7 @@ class _Driving:
                 self.steps[command.key] = asyncio.create_task(_step(command))
         wanted = {command.key for command in waiting}
         for key in [key for key in self.steps if key not in wanted]:
-            self.steps.pop(key).cancel()
+            _give_up(self.steps.pop(key))
 
     async def _steps_first(self, core: Replay, asked: Sequence[Command]) -> bool:
         """Wait for steps where nothing else is to be written; whether there were events meanwhile instead."""
@@ -310,7 +310,7 @@ class _Driving:
 
     def _stop_steps(self) -> None:
         for step in self.steps.values():
-            step.cancel()
+            _give_up(step)
         self.steps.clear()
 
     # Turns
@@ -392,6 +392,12 @@ def _fitting(sizes: Sequence[int], count_max: int, bytes_max: int) -> int:
 async def _ended(task: "asyncio.Task[Any]") -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def _give_up(step: "asyncio.Task[Any]") -> None:
+    """Cancel a step. What its code makes of that is nobody's, and asyncio is not to log it."""
+    step.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
+    step.cancel()
 
 
 async def _step(command: Command) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate import App, Invalid, JobFailed, WrongArguments
+from headgate import App, Invalid, JobFailed, JobTimedOut, Retry, WrongArguments
 from headgate._app.failures import raised_by, text_of
 
 # No text, text, and text that is base64 of something else.
@@ -168,6 +168,129 @@ def test_a_batch_that_cancels_itself_fails_its_jobs() -> None:
     with app.testing(), pytest.raises(JobFailed, match="CancelledError"):
         cancels_its_batch.enqueue([1]).result(timeout_s=60)
     assert len(runs) == 1
+
+
+async def fails_in_a_group() -> None:
+    """It fails as the group is left, which, up to Python 3.12, leaves its task marked as if it were cancelled."""
+
+    async def bad() -> None:
+        await asyncio.sleep(0.01)
+        raise ValueError("of a group")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(bad())
+
+
+@app.job
+async def of_a_group() -> None:
+    runs.append(1)
+    await fails_in_a_group()
+
+
+@app.job
+async def behind_a_group() -> None:
+    runs.append(1)
+    with pytest.raises(ExceptionGroup):
+        await fails_in_a_group()
+    raise KeyError("later")
+
+
+@app.job(batch=2)
+async def a_batch_of_a_group(_: list[int]) -> None:
+    runs.append(1)
+    with pytest.raises(ExceptionGroup):
+        await fails_in_a_group()
+    sys.exit("of a batch")
+
+
+@app.job(timeout_s=5)
+async def late_behind_a_group() -> None:
+    runs.append(1)
+    with pytest.raises(ExceptionGroup):
+        await fails_in_a_group()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "kind", "said"),
+    [
+        (of_a_group, (), ExceptionGroup, "unhandled errors in a TaskGroup"),
+        (behind_a_group, (), KeyError, "later"),
+        (a_batch_of_a_group, ([1],), JobFailed, "SystemExit: of a batch"),
+        (late_behind_a_group, (), JobTimedOut, "took longer than 5 s"),
+    ],
+)
+def test_what_a_job_raises_ends_it_at_once_also_where_a_group_in_it_has_failed(
+    function: Any, arguments: tuple[Any, ...], kind: type[Exception], said: str
+) -> None:
+    """It was tried again, twenty times, as if its worker had cancelled it."""
+    runs.clear()
+    with app.testing(), pytest.raises(kind, match=said):
+        function.enqueue(*arguments).result(timeout_s=60)
+    assert len(runs) == 1
+
+
+class Busy(Retry):
+    def __str__(self) -> str:
+        raise RuntimeError("it has no text")
+
+
+@app.job(batch=4)
+async def busy_at_first(numbers: list[int]) -> list[int]:
+    runs.append(1)
+    if len(runs) < 3:
+        raise Busy("later", delay_s=0)
+    return numbers
+
+
+def test_a_batch_that_asks_for_another_attempt_has_it_whatever_it_says() -> None:
+    """Its jobs had no verdict, and kept their leases for ever, or no other attempt."""
+    runs.clear()
+    with app.testing():
+        assert busy_at_first.enqueue([1, 2]).result(timeout_s=60) == [1, 2]
+    assert len(runs) == 3
+
+
+class Closed(Exception):
+    @property
+    def args(self) -> Any:  # type: ignore[override]
+        sys.exit("as it is asked for")
+
+
+class Elsewhere(Exception):
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise KeyError("nowhere")
+
+
+@app.job(batch=4)
+async def one_of_them(numbers: list[int]) -> list[Any]:
+    runs.append(len(numbers))
+    return [KINDS[number](number) if number < len(KINDS) else number for number in numbers]
+
+
+@app.job
+async def one(number: int) -> None:
+    runs.append(1)
+    raise KINDS[number]
+
+
+KINDS = (Closed, Elsewhere)
+
+
+@pytest.mark.parametrize("number", range(len(KINDS)))
+def test_an_error_that_may_not_be_looked_at_ends_its_job_and_no_other(number: int) -> None:
+    """It failed the others of its batch, or ended the worker; of one job it cost twenty attempts."""
+    runs.clear()
+    with app.testing() as tests:
+        found = [one_of_them.enqueue(n) for n in (number, 7, 8)]
+        tests.run()
+        assert [job.result(timeout_s=60) for job in found[1:]] == [7, 8]
+        with pytest.raises(JobFailed, match=KINDS[number].__name__):
+            found[0].result(timeout_s=60)
+        with pytest.raises(JobFailed, match=KINDS[number].__name__):
+            one.enqueue(number).result(timeout_s=60)
+    assert runs == [3, 1]
 
 
 @pytest.mark.parametrize("function", [waits_for_what_was_cancelled, raises_cancelled])

@@ -1,6 +1,7 @@
 """Steps on a worker: beside turns and events, tried again, given up, and run again where a worker died."""
 
 import asyncio
+import gc
 import threading
 from typing import Any
 
@@ -253,3 +254,27 @@ async def test_a_step_that_cancels_itself_has_failed(service: Service) -> None:
 
     await driver_of(service, steps).work("order", service.run.lease)
     assert len(tries) == 2 and "CancelledError" in service.run.output
+
+
+async def test_what_a_step_makes_of_its_cancel_is_not_logged_by_asyncio(service: Service) -> None:
+    async def step() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError("made of a cancel") from None
+
+    async def steps(wf: Workflow, _: str) -> None:
+        await wf.run(step)
+
+    logged: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, found: logged.append(found))
+    working = asyncio.create_task(driver_of(service, steps).work("order", service.run.lease))
+    while not service.run.running_steps:
+        await asyncio.sleep(0.01)
+    working.cancel()
+    await asyncio.wait([working])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    del working
+    gc.collect()
+    assert logged == []
