@@ -113,7 +113,7 @@ class Exchange:
             if not self._disconnected and not protocol.transport.is_closing():
                 self._write(answer)
             elif answer.undelivered is not None:
-                await answer.undelivered()
+                await answer.undelivered(False)
         finally:
             if self.kib:
                 self.step_aside()
@@ -130,6 +130,9 @@ class Exchange:
             last = b"" if self.keep_alive else b"connection: close\r\n"
             text = b"%b%bcontent-length: %d\r\n\r\n%b" % (head, last, len(body), body)
         # Head and body in one piece: each write is a system call here, and a wake-up there.
-        self._protocol.transport.write(text)
+        protocol = self._protocol
+        protocol.transport.write(text)
+        if answer.undelivered is not None and (protocol.flow.write_paused or protocol.transport.is_closing()):
+            protocol.unsent = answer.undelivered
         if not self.keep_alive:
-            self._protocol.transport.close()
+            protocol.transport.close()

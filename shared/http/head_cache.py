@@ -31,6 +31,14 @@ class Plain(NamedTuple):
     body_bytes_max: int
 
 
+def is_plain_body(headers: dict[bytes, bytes], bytes_max: int) -> bool:
+    """True for JSON that says how long it is, up to `bytes_max`; 0: for no body at all."""
+    length = headers.get(b"content-length")
+    if bytes_max == 0:
+        return length is None or length == b"0"
+    return length is not None and int(length) <= bytes_max and headers.get(b"content-type") == b"application/json"
+
+
 class KnownHeads:
     """The heads that one process has met lately."""
 

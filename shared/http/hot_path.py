@@ -37,6 +37,10 @@ Send: TypeAlias = Callable[[Any], Awaitable[None]]
 App: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
+# Told of an answer that nobody gets as a whole; and whether a byte of it may have left.
+Undelivered: TypeAlias = Callable[[bool], Awaitable[None]]
+
+
 class Client(Protocol):
     """Who waits for an answer."""
 
@@ -59,7 +63,7 @@ class Call(msgspec.Struct):
     of: str = ""  # what the verb's path names: the part that stands for `{...}`
     query: str = ""
     retry_after_s: float | None = None  # set by a verb that refused a part for now
-    undelivered: Callable[[], Awaitable[None]] | None = None  # set by a verb: what to do if nobody gets its answer
+    undelivered: Undelivered | None = None  # set by a verb: what to do if nobody gets its answer
 
 
 class Verb(NamedTuple):
@@ -96,7 +100,7 @@ class Answer(msgspec.Struct):
     status: int
     body: bytes
     headers: Sequence[tuple[bytes, bytes]]
-    undelivered: Callable[[], Awaitable[None]] | None = None
+    undelivered: Undelivered | None = None
 
 
 _PREFIX = "/v1/namespaces/"

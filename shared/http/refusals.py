@@ -8,7 +8,6 @@ comes is reset, and its client may never see what was answered; so what comes is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import msgspec
 
@@ -52,18 +51,18 @@ def refusal(status: int, detail: str) -> bytes:
 
 class Lingering(asyncio.Protocol):
     """Takes a connection over whose last answer was written: it ends when the client ends it, has sent more than
-    `bytes_max`, or after `s_max`. `lost` is told."""
+    `bytes_max`, or after `s_max`. The protocol before it is told what becomes of what was written."""
 
     def __init__(
         self,
         transport: asyncio.Transport,
-        lost: Callable[[Exception | None], None],
+        before: asyncio.Protocol,
         *,
         bytes_max: int,
         s_max: float,
     ) -> None:
         self._transport = transport
-        self._lost = lost
+        self._before = before
         self._left_bytes = bytes_max
         self._end = asyncio.get_running_loop().call_later(s_max, transport.abort)
         transport.set_protocol(self)
@@ -74,6 +73,12 @@ class Lingering(asyncio.Protocol):
         if self._left_bytes < 0:
             self._transport.abort()
 
+    def pause_writing(self) -> None:
+        self._before.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._before.resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._end.cancel()
-        self._lost(exc)
+        self._before.connection_lost(exc)

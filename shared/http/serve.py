@@ -27,8 +27,8 @@ from shared import vital
 from shared.errors import ServiceError
 from shared.http.draining import DrainingServer, Leave, listen_on
 from shared.http.fast_http import Exchange
-from shared.http.head_cache import KnownHeads, Plain
-from shared.http.hot_path import HotPath
+from shared.http.head_cache import KnownHeads, Plain, is_plain_body
+from shared.http.hot_path import HotPath, Undelivered
 from shared.http.refusals import Lingering, refusal
 from shared.http.upgrades import without_upgrade
 from shared.settings import EdgeSettings
@@ -41,6 +41,9 @@ _STARTUP_FAILURE = 3
 _DUTY_ENDED = 4
 # After the drain: a process whose duty has ended has nobody who ends it when its way out hangs.
 _GO_S_MAX = 30.0
+
+# How long a reader has for the rest of an answer once the process stops; less than it waits for its connections.
+_REST_S_MAX = 3.0
 
 # What a request says once.
 _ONCE = frozenset((b"host", b"authorization", b"content-type"))
@@ -67,14 +70,6 @@ class _Refused(Exception):
     """Raised inside a parser callback to stop reading."""
 
 
-def _is_plain_body(headers: dict[bytes, bytes], bytes_max: int) -> bool:
-    """True for JSON that says how long it is, up to `bytes_max`; 0: for no body at all."""
-    length = headers.get(b"content-length")
-    if bytes_max == 0:
-        return length is None or length == b"0"
-    return length is not None and int(length) <= bytes_max and headers.get(b"content-type") == b"application/json"
-
-
 def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
     """An HTTP/1.1 protocol with the limits of `settings`; plain requests for hot verbs go to them directly."""
     hot: HotPath | None = app if isinstance(app, HotPath) else getattr(app.state, "hot", None)
@@ -98,6 +93,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._lingers = False  # its last answer is written, and what still comes is nothing
             self._unread: asyncio.TimerHandle | None = None
             self._exchange: Exchange | None = None  # of the request that is read or served now
+            self.unsent: Undelivered | None = None  # of the answer that the kernel has not taken all of
             self._parts: list[bytes] = []  # of its body, as far as they have come
             self._held = 0  # bytes of it, and of those that stand behind an answer
             self._idle_since_s: float | None = None
@@ -105,6 +101,8 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            # Writing is paused while anything is left here of what was written: so that is of one answer alone.
+            transport.set_write_buffer_limits(high=0)
             # One too many is turned away; those that were there before go on.
             self._is_over = len(self.connections) > settings.connections_max
             self._arm(settings.head_s_max)
@@ -116,12 +114,23 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             if self._idle_look is not None:
                 self._idle_look.cancel()
             super().connection_lost(exc)
+            if self.unsent is not None:
+                task = self.loop.create_task(self.unsent(True))  # type: ignore[arg-type]
+                self.unsent = None
+                self.tasks.add(task)
+                task.add_done_callback(self.tasks.discard)
+
+        def shutdown(self) -> None:
+            super().shutdown()
+            if self.unsent is not None:
+                self.loop.call_later(_REST_S_MAX, self.transport.abort)
 
         def pause_writing(self) -> None:
             super().pause_writing()
             self._cut_if_unread()
 
         def resume_writing(self) -> None:
+            self.unsent = None
             if not self.transport.is_closing():  # else all of what is left has to be taken
                 self._taken()
             super().resume_writing()
@@ -282,7 +291,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             if not hot.guard.knows(given[b"host"]):
                 return None
             bytes_max = settings.body_bytes_max if method == b"POST" else 0
-            if not _is_plain_body(given, bytes_max):
+            if not is_plain_body(given, bytes_max):
                 return None
             if connection is not None and connection.lower() != b"keep-alive":
                 return None
@@ -402,9 +411,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
             self._parts.clear()
             self._let_go()
             self.flow.resume_reading()
-            Lingering(
-                self.transport, self.connection_lost, bytes_max=settings.body_bytes_max, s_max=settings.body_s_max
-            )
+            Lingering(self.transport, self, bytes_max=settings.body_bytes_max, s_max=settings.body_s_max)
 
         def _arm_for_part(self) -> None:
             self._arm(settings.head_s_max if self._in_head else settings.body_s_max)

@@ -264,8 +264,8 @@ MUTATIONS = (
         "call-garbage",
         "what is to be done for an answer that nobody gets does not refer to its call",
         "services/queue/api/verbs.py",
-        "call.undelivered = partial(self._hand_back, call.namespace, leased)",
-        "call.undelivered = lambda: self._hand_back(call.namespace, leased)",
+        "call.undelivered = partial(self._hand_back, call.namespace, leased.groups)",
+        "call.undelivered = lambda is_begun: self._hand_back(call.namespace, leased.groups, is_begun)",
         ("integration/queue/test_no_garbage.py",),
     ),
 )

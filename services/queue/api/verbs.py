@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from services.queue.leases.extend import Extension
 from services.queue.leases.nack import Nack
 from services.queue.model import LEASE_S, Demands, Even, NewItem, PlainItem, Result, Settle
 from services.queue.quotas import Use
-from services.queue.store.dequeue_encoding import Leased
+from services.queue.store.dequeue_encoding import Group, Leased
 from shared.admission.connection_priority import Urgency
 from shared.errors import Forbidden, ServiceError, invalid
 from shared.fallback import Fallback
@@ -136,15 +136,16 @@ class Verbs:
             settles=settles,
         )
         if gone.done() and leased:
-            await self._hand_back(call.namespace, leased)
+            await self._hand_back(call.namespace, leased.groups, False)
             leased = Leased(0)
         if leased:
             # Not by a closure over the call, which would keep both, and the items, for the collector of garbage.
-            call.undelivered = partial(self._hand_back, call.namespace, leased)
+            call.undelivered = partial(self._hand_back, call.namespace, leased.groups)
         return leased
 
-    async def _hand_back(self, namespace: str, leased: Leased) -> None:
-        await self._process.hand_backs.hand_back(namespace, leased.unused())
+    async def _hand_back(self, namespace: str, groups: Sequence[Group], is_begun: bool) -> None:
+        unused = [item._replace(is_begun=is_begun) for group in groups for item in group.unused()]
+        await self._process.hand_backs.hand_back(namespace, unused)
 
     async def ack(self, call: Call) -> Answer:
         """End leased items as done. One result per item, in order."""

@@ -1,7 +1,8 @@
 """Items that were leased to a call that is not there to get them: they go back as if they had never been leased.
 
-Of these nobody has been told anything: no answer that names them was begun. So it costs no attempt, and what is
-delivered at most once goes back, too. A shard that refuses is asked again until the leases have ended.
+Of these nobody has been told: no answer that names them was written as a whole. So it costs no attempt. What is
+delivered at most once goes back, too, but where a byte of its answer may have left: there its lease runs out. A shard
+that refuses is asked again until the leases have ended.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ class HandBacks:
         namespace, _ = key
         for at in range(0, len(unused), ITEMS_AT_ONCE_MAX):
             part = unused[at : at + ITEMS_AT_ONCE_MAX]
-            nacks = [Nack(item.id, item.token, 0.0, None, None, False, False, is_untold=True) for item in part]
+            nacks = [
+                Nack(item.id, item.token, 0.0, None, None, False, False, is_untold=True, is_begun=item.is_begun)
+                for item in part
+            ]
             try:
                 results = await self._nack(namespace, nacks)
             except Unavailable:

@@ -27,7 +27,8 @@ Slowed = tuple[TopicId, str]
 
 
 class Nack(NamedTuple):
-    """One element of a nack call. `is_untold`: nobody knows of the lease, so it counts as no delivery."""
+    """One element of a nack call. `is_untold`: nobody knows of the lease, so it counts as no delivery. `is_begun`:
+    somebody may, so what is delivered at most once stays leased."""
 
     id: str
     lease_token: str
@@ -39,6 +40,7 @@ class Nack(NamedTuple):
     throttle_s: float | None = None
     throttle_key: str | None = None
     is_untold: bool = False
+    is_begun: bool = False
 
     def named(self, item_id: str, lease_token: str) -> Self:
         """The same, its names in their canonical forms."""
@@ -82,6 +84,7 @@ class Nacks:
         async def work(tx: Transaction) -> _GivenBack:
             throttles: dict[Slowed, float] = {}
             held, items, holdings = await lock_held(tx, namespace_id, nacks)
+            held = [at for at in held if not (nacks[at].is_begun and items[nacks[at].id].at_most_once)]
             back: list[Requeue] = []
             dead: list[Requeue] = []
             statuses: dict[int, str] = {}

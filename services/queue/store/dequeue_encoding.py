@@ -45,11 +45,13 @@ Handed = tuple[Key, HandedLease]
 
 
 class Unused(NamedTuple):
-    """An item that was leased under that token until then, and that nobody was told of."""
+    """An item that was leased under that token until then, and that nobody was told of. `is_begun`: a byte of the
+    answer that was to tell of it may have left."""
 
     id: str
     token: str
     until: datetime
+    is_begun: bool = False
 
 
 class Group(NamedTuple):
@@ -151,10 +153,6 @@ class Leased:
     def items(self) -> msgspec.Raw:
         """Those of the answer: demand by demand, each in its order of service."""
         return msgspec.Raw(b"[%b]" % b",".join([text for texts in self._texts for text in texts]))
-
-    def unused(self) -> list[Unused]:
-        """See `Group.unused`."""
-        return [item for group in self.groups for item in group.unused()]
 
 
 def unused(handed: Sequence[Handed]) -> list[Unused]:

@@ -40,7 +40,7 @@ class Hot:
     async def answer(self, *_args: Any) -> Answer:
         return Answer(200, b"{}", JSON, self._take_back)
 
-    async def _take_back(self) -> None:
+    async def _take_back(self, _is_begun: bool) -> None:
         self.taken_back += 1
 
 
