@@ -187,7 +187,9 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         loops.join(shard)
         watch.sampling.join(shard)
 
+    access = access_of(settings)
     following = Loop("shard map", partial(shards.reload, MapListener(joined=join)), interval_s=1.0)
+    own = [*access.loops(), following, watch.loop]  # of the process, not of a shard
 
     async def leave() -> None:
         orchestrator.context.watches.leave()
@@ -198,13 +200,13 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await shards.check_schema()
         await ownership.start()
-        following.start()
+        for loop in own:
+            loop.start()
         loops.start()
-        watch.loop.start()
         watch.peers.start()
         yield
-        await following.stop()
-        await watch.loop.stop()
+        for loop in own:
+            await loop.stop()
         await watch.stop()
         await relay.close()
         await leave()
@@ -220,12 +222,12 @@ def create_app(settings: DagSettings, *, queue: Queue | None = None, clock: Cloc
         description="Items that wait for other items.",
         lifespan=lifespan,
     )
-    app.state.access = access = access_of(settings)
+    app.state.access = access
     app.state.orchestrator = orchestrator
     app.state.loops = loops
     app.state.leave = leave
     app.state.watch = watch
-    app.add_middleware(Audited, watch.audit_log, app.state.access)
+    app.add_middleware(Audited, watch.audit_log, access)
     install(app, settings, orchestrator.context.lag, ready=ownership.ready)
     app.state.hot = HotPath(app, verbs.Hot(orchestrator).by_path(), access, settings, orchestrator.context.lag)
     _add_routes(app, relay)

@@ -128,7 +128,9 @@ def create_app(settings: QueueSettings) -> HotPath:
         more=gauges.latest,
         operation=process.operations.get,
     )
+    access = access_of(settings)
     loops = [
+        *access.loops(),
         *_loops(dispatch, process.health),
         Loop("notices", notices.step, interval_s=settings.quota_refresh_s),
         Loop("workers", process.workers.step, interval_s=WORKERS_S),
@@ -168,16 +170,16 @@ def create_app(settings: QueueSettings) -> HotPath:
 
     app = _described(lifespan)
     verbs = Verbs(process).by_name()
-    app.state.access = access_of(settings)
+    app.state.access = access
     app.state.process = process
     app.state.loops = loops
     app.state.follow_map = follow_map
     app.state.leave = leave
     app.state.watch = watch
-    app.add_middleware(Audited, watch.audit_log, app.state.access)
+    app.add_middleware(Audited, watch.audit_log, access)
     install(app, settings, lag, ready=ownership.ready)
     _add_routes(app, verbs, relay)
-    return HotPath(app, verbs, app.state.access, settings, lag)
+    return HotPath(app, verbs, access, settings, lag)
 
 
 def _messenger(settings: QueueSettings, clock: Clock) -> Messenger | None:

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from shared.clock import Clock, SystemClock
 from shared.errors import Forbidden, NotFound, Unauthorized
-from shared.http.tokens import GIVEN_SCOPES, TokensFile, read_line
+from shared.http.tokens import GIVEN_SCOPES, LOOK_S, TokensFile, read_line
+from shared.loop import Loop
 from shared.settings import EdgeSettings
 
 SCOPES = GIVEN_SCOPES | {"dag"}
@@ -70,6 +71,10 @@ class Access:
         self._dag_token = dag_token.encode() if dag_token else None
         self._tokens = tokens
         self._clock = clock or SystemClock()
+
+    def loops(self) -> list[Loop]:
+        """What the process does to know its tokens."""
+        return [] if self._tokens is None else [Loop("tokens", self._tokens.step, interval_s=LOOK_S)]
 
     def caller(self, authorization: str | None) -> Caller:
         """The caller behind a header.

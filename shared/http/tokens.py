@@ -1,10 +1,11 @@
 """The file of callers' tokens: a line of JSON for each, with its id, the SHA-256 of its secret, its scopes and
 namespaces, and perhaps when it expires.
 
-The file is read again every `REREAD_S`, so a token is revoked by taking its line out. Lines stand for themselves:
+The file is read again every second, so a token is revoked by taking its line out. Lines stand for themselves:
 one that cannot be read is no token, is named in the log and counted, and keeps no other from coming or going. A
 file that is gone holds no tokens; but whoever replaces one may leave a moment without, so what was read last stays
-in force for a grace, from the first look that finds it gone.
+in force for a grace, from the first look that finds it gone. The looks are a duty of the process, as that counts
+where nobody calls, too; a call looks by itself only where the duty is late.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from shared.log import log
 from shared.metrics import TOKENS, TOKENS_FILE_UNREAD_SECONDS, TOKENS_LINES_REFUSED
 
 GIVEN_SCOPES: Final = frozenset({"enqueue", "consume", "ops", "admin"})
+LOOK_S: Final = 1.0
+# A call finds what was read no longer ago than this.
 REREAD_S: Final = 2.0
 
 _LINES_NAMED_MAX: Final = 20
@@ -67,6 +70,12 @@ class TokensFile:
         self._look()
         TOKENS.set_function(self._count)
         TOKENS_FILE_UNREAD_SECONDS.set_function(self.unread_s)
+
+    async def step(self) -> int:
+        """Look now; see `shared.loop`."""
+        self._looked_s = float("-inf")
+        self._look()
+        return 0
 
     def find(self, token_id: str) -> Token | None:
         """The token with this id, if it is in force."""

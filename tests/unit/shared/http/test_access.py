@@ -9,7 +9,7 @@ from prometheus_client import Gauge
 
 from shared.errors import Forbidden, NotFound, Unauthorized
 from shared.http.access import Access, main, make_token
-from shared.http.tokens import REREAD_S, TokensFile
+from shared.http.tokens import LOOK_S, REREAD_S, TokensFile
 from shared.metrics import TOKENS, TOKENS_FILE_UNREAD_SECONDS, TOKENS_LINES_REFUSED
 from tests.support.clocks import ManualClock
 
@@ -171,7 +171,7 @@ def test_a_file_that_is_gone_holds_no_tokens_after_a_grace(tmp_path: Path, clock
     doors = access(tmp_path, clock, line)
     assert welcome(doors, token) == [True]
     (tmp_path / "tokens").unlink()
-    clock.now_s += 10 * GRACE_S  # nobody has called meanwhile: it may be gone for a moment only
+    clock.now_s += 10 * GRACE_S  # nobody has looked meanwhile: it may be gone for a moment only
     assert welcome(doors, token) == [True]
     clock.now_s += GRACE_S - 0.1
     assert welcome(doors, token) == [True]
@@ -183,6 +183,24 @@ def test_a_file_that_is_gone_holds_no_tokens_after_a_grace(tmp_path: Path, clock
     clock.now_s += REREAD_S
     assert welcome(doors, token) == [True]
     assert (gauge(TOKENS), gauge(TOKENS_FILE_UNREAD_SECONDS)) == (1, 0)
+
+
+async def test_the_grace_counts_from_when_the_file_went_also_where_nobody_calls(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    token, line = make_token(["*"], ["ops"], None)
+    doors = access(tmp_path, clock, line)
+    [loop] = doors.loops()
+    (tmp_path / "tokens").unlink()
+    for _ in range(11):
+        clock.now_s += LOOK_S
+        await loop._step()
+    assert (gauge(TOKENS), gauge(TOKENS_FILE_UNREAD_SECONDS)) == (0, pytest.approx(GRACE_S))
+    assert welcome(doors, token) == [False]
+    (tmp_path / "tokens").write_text(line)
+    clock.now_s += LOOK_S
+    await loop._step()
+    assert welcome(doors, token) == [True]
 
 
 def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path, clock: ManualClock) -> None:
