@@ -9,6 +9,7 @@ ServiceError
 ├── NothingToRetry        409   no node failed
 ├── VersionConflict       409   a value has another version than the write expects
 ├── WriteReused           409   the write's id stands for another value
+├── SignalReused          409   the id stands for an update, or for a plain signal
 ├── Managed               409   a run of a workflow has verbs of its own
 ├── TurnLost              409   another generation of the decider, or another worker, goes on with the run
 ├── HistoryMismatch       409   a turn asks for what the run has otherwise
@@ -68,6 +69,10 @@ class VersionConflict(ServiceError):
 
 class WriteReused(ServiceError):
     code, status, title = "key_reused", 409, "The write_id stands for another value"
+
+
+class SignalReused(ServiceError):
+    code, status, title = "key_reused", 409, "The id stands for something else that the run was told"
 
 
 class Managed(ServiceError):

@@ -14,6 +14,10 @@ _HAND_ARRIVED = "migrations/queue/functions/hand_arrived.sql"
 _TELL_ACKED = "migrations/queue/functions/tell_acked.sql"
 _LEAVE_BEHIND = "migrations/queue/functions/leave_behind.sql"
 
+_ANSWERS = (
+    "unit/shared/http/test_unsent_answers.py"
+    "::test_an_answer_is_delivered_where_the_kernel_has_all_of_it_and_else_told_of_once"
+)
 _LINES = "services/queue/dispatch/direct_handoff.py"
 _EVEN = "integration/queue/test_even_pulling.py"
 _HANDED = "integration/queue/test_direct_handoff.py"
@@ -267,5 +271,51 @@ MUTATIONS = (
         "call.undelivered = partial(self._hand_back, call.namespace, leased.groups)",
         "call.undelivered = lambda is_begun: self._hand_back(call.namespace, leased.groups, is_begun)",
         ("integration/queue/test_no_garbage.py",),
+    ),
+    Mutation(
+        "answer-cut",
+        "an answer that the kernel has not taken as a whole when its connection ends was not delivered",
+        "shared/http/fast_http.py",
+        "            protocol.unsent = answer.undelivered\n",
+        "            pass\n",
+        (
+            "integration/queue/test_cut_answers.py"
+            "::test_items_of_an_answer_that_was_cut_are_handed_back_at_no_attempt",
+        ),
+    ),
+    Mutation(
+        "answer-cut-once",
+        "what is delivered at most once stays leased where a byte of its answer may have left",
+        "services/queue/leases/nack.py",
+        "if not (nacks[at].is_begun and items[nacks[at].id].at_most_once)",
+        "if True",
+        (
+            "integration/queue/test_cut_answers.py"
+            "::test_what_is_delivered_at_most_once_is_not_where_a_byte_of_its_answer_has_left",
+        ),
+    ),
+    Mutation(
+        "answer-taken",
+        "an answer of which the kernel took the rest later was delivered",
+        "shared/http/serve.py",
+        "            self.unsent = None\n            if not self.transport",
+        "            if not self.transport",
+        (_ANSWERS,),
+    ),
+    Mutation(
+        "answer-alone",
+        "what is left of an answer, however little, is of that answer alone",
+        "shared/http/serve.py",
+        "            transport.set_write_buffer_limits(high=0)\n",
+        "",
+        (_ANSWERS,),
+    ),
+    Mutation(
+        "answer-lingers",
+        "who reads an answer to its end behind a refusal has got it",
+        "shared/http/refusals.py",
+        "        self._before.resume_writing()\n",
+        "        pass\n",
+        (_ANSWERS,),
     ),
 )

@@ -291,6 +291,12 @@ async def has_signal(tx: Transaction, run: Run, signal_id: str) -> bool:
     return await tx.row(SQL.has_signal, dag_no=run.dag_no, id=signal_id) is not None
 
 
+async def asks_by_id(shard: Shard, namespace: str, workflow_id: str, signal_id: str) -> bool | None:
+    """Whether the signal of this id asks, that a workflow's run was told; None where it was told none."""
+    row = await shard.pool.row(SQL.told_by_id, namespace=namespace, workflow_id=workflow_id, id=signal_id)
+    return None if row is None else bool(row["asks"])
+
+
 async def add_signal(
     tx: Transaction, dag_no: DagNo, name: str, signal_id: str, data: str, *, asks: bool = False
 ) -> bool:

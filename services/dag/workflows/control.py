@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from services.dag import store
 from services.dag.build import run_spec
-from services.dag.errors import DagCancelling, SignalsFull, WorkflowFinished
+from services.dag.errors import DagCancelling, SignalReused, SignalsFull, WorkflowFinished
 from services.dag.model import DECIDER, NODE_BITS, Dag, Item, NodeNo, Parent, Send
 from services.dag.run import deciders, run_ends, unarchive
 from services.dag.run.context import Context
@@ -41,10 +41,11 @@ class RunControl:
         self._controller = controller
 
     async def signal(self, namespace: str, workflow_id: str, signal: Signal) -> bool:
-        """Tell a run something; False where a signal of this id was taken before.
+        """Tell a run something; False where it was told before, as signals are known by their ids.
 
         Raises:
             NotFound
+            SignalReused: the id is that of an update, and this is none; or the other way round.
             WorkflowFinished: the run is over.
             SignalsFull: it has as many unread signals as it may.
         """
@@ -65,10 +66,15 @@ class RunControl:
         )
         if taken is None:
             Fallback("run_state").counted("run_signal")
-            return await self._signal(namespace, workflow_id, signal)
-        if taken.is_new:
+            is_new = await self._signal(namespace, workflow_id, signal)
+        elif is_new := taken.is_new:
             self._tell(shard, namespace, taken)
-        return taken.is_new
+        if not is_new:
+            asks = await store.runs.asks_by_id(shard, namespace, workflow_id, signal.id)
+            if asks is not None and asks != signal.asks:
+                used, unused = ("an update", "a signal") if asks else ("a signal", "an update")
+                raise SignalReused(f"the id was used by {used} of this run; send {unused} with another one")
+        return is_new
 
     def _tell(self, shard: Shard, namespace: str, taken: TakenSignal) -> None:
         """A signal is committed: a decider that was parked is delivered, who follows the run is told."""

@@ -117,6 +117,24 @@ async def test_an_answer_to_what_was_not_asked_writes_nothing(runs: DagRuns) -> 
     assert (await runs.world.rows("SELECT * FROM run"), await runs.events()) == before
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_an_id_is_an_updates_or_a_signals_and_the_other_is_refused(runs: DagRuns, is_over: bool) -> None:
+    await runs.signal("s", id="signal")
+    await ask(runs, "update")
+    if is_over:
+        await runs.client.workflows.get(runs.id).terminate("enough")
+    before = await runs.events()
+    with pytest.raises(Conflict, match="used by a signal") as refused:
+        await ask(runs, "signal")
+    assert refused.value.code == "key_reused"
+    with pytest.raises(Conflict, match="used by an update") as refused:
+        await runs.signal("s", id="update")
+    assert refused.value.code == "key_reused"
+    assert await runs.events() == before
+    assert not await runs.signal("s", id="signal"), "the same signal again is a duplicate still"
+    await ask(runs, "update")
+
+
 async def test_updates_that_were_not_received_go_on_with_the_next_run_and_others_fail(runs: DagRuns) -> None:
     async def twice(wf: Workflow, is_second: bool | None) -> int:
         if is_second:

@@ -13,7 +13,7 @@ from tests.support.databases import Database
 
 PATH = "/v1/namespaces/default"
 ITEMS, PAYLOAD = 200, "x" * 60_000  # more than the kernel's buffers take
-END_S = 60
+END_S = 30
 
 
 @pytest.fixture

@@ -162,6 +162,12 @@ CROSS JOIN LATERAL (
 -- name: has_signal(dag_no, id)
 SELECT true AS found FROM signal_id WHERE dag_no = $1 AND id = $2;
 
+-- name: told_by_id(namespace, workflow_id, id)
+-- Whether the sender of this waits for an answer, of what the run was told that a workflow's id means.
+SELECT s.asks FROM (SELECT dag_id FROM workflow WHERE namespace = $1 AND id = $2 OFFSET 0) AS w
+CROSS JOIN LATERAL (SELECT no FROM dag WHERE id = w.dag_id OFFSET 0) AS d
+CROSS JOIN LATERAL (SELECT asks FROM signal_id WHERE dag_no = d.no AND id = $3 OFFSET 0) AS s;
+
 -- name: add_signal(dag_no, name, id, data, asks)
 -- No row where the run was sent one of this id.
 WITH noted AS (INSERT INTO signal_id (dag_no, id, asks) VALUES ($1, $3, $5) ON CONFLICT DO NOTHING RETURNING id),
