@@ -1,8 +1,8 @@
 """Items that were leased to a call that is not there to get them: they go back as if they had never been leased.
 
 Of these nobody has been told: no answer that names them was written as a whole. So it costs no attempt. What is
-delivered at most once goes back, too, but where a byte of its answer may have left: there its lease runs out. A shard
-that refuses is asked again until the leases have ended.
+delivered at most once goes back, too, but where a byte of its answer may have left: there its lease runs out. A
+shard that refuses is asked again until the leases have ended.
 """
 
 from __future__ import annotations

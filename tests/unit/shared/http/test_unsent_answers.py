@@ -27,7 +27,7 @@ LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, 
 
 
 class Stage:
-    """A served verb: answers as many bytes as it is asked for; of which answers it was told that nobody got them."""
+    """A verb that answers as many bytes as it is asked for; of which answers it was told that nobody got them."""
 
     def __init__(self) -> None:
         self.asked = 0
