@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -38,7 +38,9 @@ App: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
 # Told of an answer that nobody gets as a whole; and whether a byte of it may have left.
-Undelivered: TypeAlias = Callable[[bool], Awaitable[None]]
+Undelivered: TypeAlias = Callable[[bool], Coroutine[Any, Any, None]]
+# In a scope: a weak reference to the protocol of the connection, which knows what becomes of what is written.
+PROTOCOL = "headgate.protocol"
 
 
 class Client(Protocol):
@@ -219,9 +221,11 @@ class HotPath:
                 self.measure(target, answer.status, since_s)
         finally:
             visitor.stop()
-        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        protocol = None if answer.undelivered is None else scope.get(PROTOCOL, lambda: None)()
+        if protocol is None:
+            await _send(answer, send)
+        else:
+            await _deliver(answer, answer.undelivered, protocol, send)  # type: ignore[arg-type]
 
     def measure(self, target: Target, status: int, since_s: float) -> None:
         """A call to a verb, which came at `since_s`, is answered."""
@@ -340,6 +344,24 @@ class _Visitor(_Listener):
     def stop(self) -> None:
         self.step_aside()
         super().stop()
+
+
+async def _send(answer: Answer, send: Send) -> None:
+    headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _deliver(answer: Answer, undelivered: Undelivered, protocol: Any, send: Send) -> None:
+    await protocol.flow.drain()
+    if protocol not in protocol.connections:
+        await undelivered(False)
+        return
+    await _send(answer, send)
+    if protocol not in protocol.connections:
+        await undelivered(True)
+    elif protocol.flow.write_paused:
+        protocol.unsent = undelivered
 
 
 def refusal(error: ServiceError) -> Answer:

@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import threading
+import weakref
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -28,7 +29,7 @@ from shared.errors import ServiceError
 from shared.http.draining import DrainingServer, Leave, listen_on
 from shared.http.fast_http import Exchange
 from shared.http.head_cache import KnownHeads, Plain, is_plain_body
-from shared.http.hot_path import HotPath, Undelivered
+from shared.http.hot_path import PROTOCOL, HotPath, Undelivered
 from shared.http.refusals import Lingering, refusal
 from shared.http.upgrades import without_upgrade
 from shared.settings import EdgeSettings
@@ -115,7 +116,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
                 self._idle_look.cancel()
             super().connection_lost(exc)
             if self.unsent is not None:
-                task = self.loop.create_task(self.unsent(True))  # type: ignore[arg-type]
+                task = self.loop.create_task(self.unsent(True))
                 self.unsent = None
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)
@@ -266,6 +267,7 @@ def guarded(settings: EdgeSettings, app: Any) -> type[HttpToolsProtocol]:
         def _make_scope(self) -> None:
             url, headers, expects = self.url, self.headers, self.expect_100_continue
             super().on_message_begin()
+            self.scope[PROTOCOL] = weakref.ref(self)  # type: ignore[literal-required]
             self.url, self.expect_100_continue = url, expects
             self.headers += headers  # in place: they are the scope's
 

@@ -284,6 +284,14 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "answer-cut-asgi",
+        "so it was where it was asked for in an unusual way",
+        "shared/http/hot_path.py",
+        "        protocol.unsent = undelivered\n",
+        "        pass\n",
+        (_ANSWERS,),
+    ),
+    Mutation(
         "answer-cut-once",
         "what is delivered at most once stays leased where a byte of its answer may have left",
         "services/queue/leases/nack.py",

@@ -30,6 +30,7 @@ class Stage:
     """A verb that answers as many bytes as it is asked for; of which answers it was told that nobody got them."""
 
     def __init__(self) -> None:
+        self.media = "application/json"
         self.asked = 0
         self.told: list[tuple[int, bool]] = []
         self.protocols: list[Any] = []
@@ -76,7 +77,7 @@ class Client:
         await asyncio.get_running_loop().sock_connect(self._socket, self._stage.address)
 
     async def ask(self, size: int) -> None:
-        head = "POST /v1/namespaces/n/give HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head = f"POST /v1/namespaces/n/give HTTP/1.1\r\nhost: localhost\r\ncontent-type: {self._stage.media}\r\n"
         await self.send(f"{head}content-length: {len(str(size))}\r\n\r\n{size}".encode())
 
     async def send(self, text: bytes) -> None:
@@ -237,6 +238,7 @@ async def stopped_while_it_is_not_read(stage: Stage, client: Client) -> None:
     await stage.is_told((LARGE, True))
 
 
+@pytest.mark.parametrize("media", ["application/json", "application/json; charset=utf-8"], ids=["plain", "asgi"])
 @pytest.mark.parametrize("new_loop", LOOPS, ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize(
     "story",
@@ -254,12 +256,13 @@ async def stopped_while_it_is_not_read(stage: Stage, client: Client) -> None:
     ],
 )
 def test_an_answer_is_delivered_where_the_kernel_has_all_of_it_and_else_told_of_once(
-    new_loop: Callable[[], asyncio.AbstractEventLoop], story: Story, monkeypatch: pytest.MonkeyPatch
+    new_loop: Callable[[], asyncio.AbstractEventLoop], story: Story, media: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve, "_REST_S_MAX", 0.05)
 
     async def run() -> None:
         async with staged() as (stage, client):
+            stage.media = media
             await story(stage, client)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
