@@ -6,7 +6,9 @@ of a user ends: handlers, steps, updates, runs.
 
 import traceback
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeGuard, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 ERROR_CHARS_MAX: Final = 4_000
 
@@ -25,7 +27,7 @@ def trace_of(error: BaseException) -> TracebackType | None:
     return trace
 
 
-def is_of(value: object, *kinds: type[BaseException]) -> bool:
+def is_of(value: object, *kinds: type[E]) -> TypeGuard[E]:
     """Whether it is an error of one of these classes. `isinstance` asks the value itself, too, which may raise."""
     return issubclass(type(value), kinds)
 

@@ -286,7 +286,7 @@ def _in_thread(handler: Handler, job: Job) -> Awaitable[Any]:
     loop, name, call = asyncio.get_running_loop(), f"headgate-{job.topic}", partial(handler, job)
     if not isinstance(loop, VirtualLoop):
         return in_thread(name, call)
-    future, serve = called(call)
+    future, serve, _ = called(call)
     thread = threading.Thread(target=serve, args=(lambda: None,), name=name, daemon=True)
     loop.thread_begins(thread, future)
     thread.start()

@@ -6,6 +6,8 @@ from hashlib import blake2b
 from types import CodeType
 from typing import Any, Final
 
+from headgate._error_text import said_by
+
 # Of a command's spec in messages and in the history.
 SHOWN_CHARS_MAX: Final = 120
 FINGERPRINT_BYTES: Final = 8
@@ -28,8 +30,8 @@ def canonical(value: Any, what: str = "this value") -> str:
     try:
         text = _encode(value)
         text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"{what} has no JSON form: {error}") from None
+    except BaseException as error:  # also of what a class of the program's does as it is written
+        raise TypeError(f"{what} has no JSON form: {said_by(error)}") from None
     return text
 
 

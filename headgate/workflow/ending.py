@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from headgate._error_text import name_of
+from headgate._error_text import is_of, name_of
 from headgate.workflow.commands import Command, canonical
 from headgate.workflow.context import ContinueAsNew
 from headgate.workflow.errors import Nondeterministic, Refused
@@ -15,7 +15,7 @@ from headgate.workflow.lines import last_line, raised_at, text_of
 def check_ended_task(error: SystemExit | KeyboardInterrupt) -> None:
     """Returns where it is the code's own and has ended its task; raises a Ctrl-C again, which Python tells to the
     main thread alone."""
-    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+    if is_of(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
 
 
@@ -35,9 +35,9 @@ def end_of(function: Callable[..., Any], main: "asyncio.Task[Any]", told: int) -
             return Command("end", "", text, told, place)
         except TypeError as unfit:
             error = unfit
-    if isinstance(error, ContinueAsNew):
+    if is_of(error, ContinueAsNew):
         return Command("end", "", error.input, told, place)
-    if isinstance(error, Refused):
+    if is_of(error, Refused):
         raise Nondeterministic(f"{error} ({last_line(error)})") from error
     text = canonical({"state": "failed", "error": text_of(error)})
     # Only the kind is compared: its text may hold lines and addresses.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Generator
 from types import FrameType
 from typing import Any, Final, NoReturn, TypeVar
 
+from headgate._threads import leaving_no_trace
 from headgate.workflow.errors import NeverYields, Refused
 
 T = TypeVar("T")
@@ -160,6 +161,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self.drop_timer = drop_timer
         self.stopped = False
         self.handles_max = sys.maxsize
+        # Of a debugger that is called by the code of a simulation; a worker's threads go on with other runs.
+        self.keeps_traces = True
         self._start_timer = start_timer
         self._ready: deque[Handle] = deque()
         self._numbers = 0
@@ -173,6 +176,12 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         Raises:
             NeverYields: `stopped` was set by somebody who waits, or this is beyond `handles_max` callbacks.
         """
+        if self.keeps_traces:
+            self._run()
+        else:
+            leaving_no_trace(self._run)
+
+    def _run(self) -> None:
         ready = self._ready
         outer_loop = asyncio_events._get_running_loop()
         outer_hooks = sys.get_asyncgen_hooks()

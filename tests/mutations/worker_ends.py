@@ -8,6 +8,10 @@ _PROCESS = "unit/headgate/worker/test_process_ends.py"
 _HANG_UP = "unit/headgate/worker/test_hang_up.py"
 _DEQUEUE = "unit/headgate/cli/test_dequeue_command.py"
 _UPDATES = "unit/headgate/workflow/test_updates.py"
+_DRIVER = "unit/headgate/workflow/test_driver.py"
+_STEPS = "unit/headgate/workflow/test_driver_steps.py"
+_THREADS = "unit/headgate/test_threads.py"
+_CORE_THREADS = "unit/headgate/workflow/test_threads.py"
 _COMMANDS = "unit/headgate/cli/test_command_ends.py"
 
 MUTATIONS = (
@@ -199,16 +203,91 @@ MUTATIONS = (
         "an exception that is sent to a thread too late ends no other function",
         "headgate/_threads.py",
         "            except BaseException:  # noqa",
-        "            except ArithmeticError:  # noqa",
-        ("unit/headgate/test_threads.py::test_an_exception_that_is_sent_too_late_costs_nobody_a_call",),
+        "            except KeyError:  # noqa",
+        (
+            f"{_THREADS}::test_an_exception_that_is_sent_too_late_costs_nobody_a_call",
+            f"{_THREADS}::test_nor_does_one_that_comes_as_a_thread_has_been_idle_for_long_enough",
+        ),
     ),
     Mutation(
         "thread-trace",
-        "a trace function that a call leaves behind does not keep its end from being told",
+        "a trace function that a call leaves behind raises in no code but its own",
         "headgate/_threads.py",
-        "            ends.tell(lambda: settle(future, None, late))\n",
-        "            raise late\n",
-        ("unit/headgate/test_threads.py::test_a_trace_function_that_raises_does_not_keep_an_end_back",),
+        "    trace, profile = sys.gettrace(), sys.getprofile()\n    try:\n",
+        "    return call()\n    trace, profile = sys.gettrace(), sys.getprofile()\n    try:\n",
+        (f"{_THREADS}::test_a_trace_function_that_a_call_leaves_behind_raises_in_no_code_but_its_own",),
+    ),
+    Mutation(
+        "thread-trace-kept",
+        "a trace function that a thread had before a call stays",
+        "headgate/_threads.py",
+        "    trace, profile = sys.gettrace(), sys.getprofile()\n    try:\n",
+        "    trace, profile = None, None\n    try:\n",
+        (f"{_THREADS}::test_a_trace_function_that_a_thread_had_before_a_call_stays",),
+    ),
+    Mutation(
+        "thread-profile",
+        "a profile function is removed, too, where a trace function raises in that very line",
+        "headgate/_threads.py",
+        "what the line was to do is done here.\n        if sys.getprofile() is not profile:\n",
+        "what the line was to do is done here.\n        if False:\n",
+        (f"{_THREADS}::test_whatever_a_call_leaves_behind_to_watch_its_thread_is_removed",),
+    ),
+    Mutation(
+        "thread-struck",
+        "work in whose thread an exception arrives has failed",
+        "headgate/_threads.py",
+        "                        fail(error)\n",
+        "                        pass\n",
+        (f"{_THREADS}::test_a_thread_that_is_struck_with_work_in_hand_fails_it_and_goes_on",),
+    ),
+    Mutation(
+        "thread-struck-counted",
+        "a thread that an exception has struck is given the next work",
+        "headgate/_threads.py",
+        "            if not is_counted:\n                is_done()\n",
+        "",
+        (f"{_THREADS}::test_a_thread_that_is_struck_with_work_in_hand_fails_it_and_goes_on",),
+    ),
+    Mutation(
+        "thread-end-heard",
+        "an end that could not be told keeps no later one back",
+        "headgate/_threads.py",
+        "                    self._is_woken = False  # or",
+        "                    pass  # or",
+        (f"{_THREADS}::test_an_end_that_could_not_be_told_keeps_no_later_one_back",),
+    ),
+    Mutation(
+        "core-thread-trace",
+        "a trace function that is left in a thread of workflows raises in no other run",
+        "headgate/workflow/driving/threads.py",
+        "leaving_no_trace(partial(work.call, work.begin))",
+        "work.call(work.begin)",
+        (f"{_CORE_THREADS}::test_a_trace_function_that_work_leaves_behind_raises_in_no_other",),
+    ),
+    Mutation(
+        "core-thread-late-error",
+        "an exception that is sent too late to a thread of workflows costs no run",
+        "headgate/workflow/driving/threads.py",
+        "            with contextlib.suppress(BaseException):\n",
+        "            with contextlib.suppress(ArithmeticError):\n",
+        (f"{_CORE_THREADS}::test_an_exception_that_is_sent_too_late_costs_no_work_and_no_thread",),
+    ),
+    Mutation(
+        "core-thread-struck",
+        "a thread of workflows that is struck as it tells an end fails that work",
+        "headgate/workflow/driving/threads.py",
+        "        except BaseException as error:  # sent to this thread by",
+        "        except KeyError as error:  # sent to this thread by",
+        (f"{_CORE_THREADS}::test_a_thread_that_is_struck_as_it_tells_an_end_fails_that_work_and_goes_on",),
+    ),
+    Mutation(
+        "run-trace",
+        "a trace function that a workflow leaves behind raises in nothing of the run",
+        "headgate/workflow/driving/driver.py",
+        "core.loop.keeps_traces = False",
+        "core.loop.keeps_traces = True",
+        (f"{_DRIVER}::test_a_trace_function_that_code_leaves_behind_raises_in_nothing_of_the_run",),
     ),
     Mutation(
         "worker-hung-up-own",
@@ -280,7 +359,7 @@ MUTATIONS = (
         "headgate/workflow/driving/driver.py",
         "        except BaseException as error:\n            # `sys.exit` too",
         "        except Exception as error:\n            # `sys.exit` too",
-        ("unit/headgate/workflow/test_driver_steps.py::test_whatever_a_step_raises_is_its_failure",),
+        (f"{_STEPS}::test_whatever_a_step_raises_is_its_failure",),
     ),
     Mutation(
         "step-cancels-itself",
@@ -288,7 +367,31 @@ MUTATIONS = (
         "headgate/workflow/driving/driver.py",
         "await asyncio.create_task(_awaited(call))",
         "await _awaited(call)",
-        ("unit/headgate/workflow/test_driver_steps.py::test_a_step_that_cancels_itself_has_failed",),
+        (f"{_STEPS}::test_a_step_that_cancels_itself_has_failed",),
+    ),
+    Mutation(
+        "step-cancelled-by-others",
+        "a step whose task is cancelled by other code has failed",
+        "headgate/workflow/driving/driver.py",
+        "            if not is_wanted():\n",
+        "            if isinstance(error, asyncio.CancelledError):\n",
+        (f"{_STEPS}::test_a_step_that_cancels_the_task_that_awaits_it_has_failed",),
+    ),
+    Mutation(
+        "run-end-unwritable",
+        "a run has failed whose output raises as it is written",
+        "headgate/workflow/commands.py",
+        "    except BaseException as error:  # also",
+        "    except (TypeError, ValueError, RecursionError) as error:  # also",
+        (f"{_DRIVER}::test_a_run_whose_end_cannot_be_written_or_looked_at_has_failed",),
+    ),
+    Mutation(
+        "run-end-unlooked",
+        "a run has failed whose error may not be asked for its class",
+        "headgate/workflow/ending.py",
+        "is_of(error, ContinueAsNew)",
+        "isinstance(error, ContinueAsNew)",
+        (f"{_DRIVER}::test_a_run_whose_end_cannot_be_written_or_looked_at_has_failed",),
     ),
     Mutation(
         "update-panics",

@@ -163,8 +163,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "workflow-place-lost",
         "a thread whose work ends as it is given up gives its place back",
         f"{_HEADGATE}driving/threads.py",
-        "        except NeverYields:\n",
-        "        except ZeroDivisionError:\n",
+        "        except NeverYields:\n            # What",
+        "        except ZeroDivisionError:\n            # What",
         (
             "unit/headgate/workflow/test_threads.py::test_given_up_between_its_end_and_saying_so_a_thread_gives_its_place_back",
         ),

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, Final
 
@@ -268,6 +269,7 @@ class _Driving:
         """Each event's code has its time."""
 
         def feed(begin: Callable[[], None]) -> None:
+            core.loop.keeps_traces = False
             for event in events:
                 begin()
                 core.feed(event)
@@ -278,11 +280,17 @@ class _Driving:
 
     # Steps
 
+    def _is_running(self, key: str) -> bool:
+        """Whether the step that asks is still wanted: who gives one up takes it from these in the same turn of the
+        event loop as it cancels it. Any other cancel is of other code."""
+        return self.steps.get(key) is asyncio.current_task()
+
     def _begin_steps(self, core: Replay) -> None:
         waiting = core.steps()
         for command in waiting:
             if command.key not in self.steps:
-                self.steps[command.key] = asyncio.create_task(_step(command))
+                is_wanted = partial(self._is_running, command.key)
+                self.steps[command.key] = asyncio.create_task(_step(command, is_wanted))
         wanted = {command.key for command in waiting}
         for key in [key for key in self.steps if key not in wanted]:
             _give_up(self.steps.pop(key))
@@ -400,31 +408,28 @@ def _give_up(step: "asyncio.Task[Any]") -> None:
     step.cancel()
 
 
-async def _step(command: Command) -> dict[str, Any]:
+async def _step(command: Command, is_wanted: Callable[[], bool]) -> dict[str, Any]:
     """The result of a step, after up to its `max_attempts`."""
     assert command.call is not None
     spec = command.spec
     backoff = {"base_s": 1.0, "factor": 2.0, "max_s": 300.0, **(spec.get("backoff") or {})}
-    attempts_max = spec.get("max_attempts", 1)
+    attempts_max, pause_s, text = spec.get("max_attempts", 1), 0.0, ""
     for attempt in range(1, attempts_max + 1):
         try:
+            if attempt > 1:
+                await asyncio.sleep(pause_s)
             async with asyncio.timeout(spec.get("timeout_s")):
                 found = await _called(command.call)
             return {"key": command.key, "state": "succeeded", "output": _output(found, spec["name"])}
         except BaseException as error:
-            # `sys.exit` too, and a panic of an extension: it is the end of the step, not of the run or its worker.
-            if _is_cancelled():
+            # `sys.exit` too, a panic of an extension, a cancel of this task by others: it is the end of the step,
+            # not of the run or its worker.
+            if not is_wanted():
                 raise
             log.warning("step %s failed at attempt %d of %d: %r", command.key, attempt, attempts_max, error)
             text = text_of(error)
-        if attempt < attempts_max:
-            await asyncio.sleep(min(backoff["base_s"] * backoff["factor"] ** (attempt - 1), backoff["max_s"]))
+        pause_s = min(backoff["base_s"] * backoff["factor"] ** (attempt - 1), backoff["max_s"])
     return {"key": command.key, "state": "failed", "error": text}
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _output(found: Any, name: str) -> Any:

@@ -1,15 +1,18 @@
 """Threads in which workflow code runs, apart from the worker's loop; one that never comes back is replaced."""
 
 import asyncio
+import contextlib
 import ctypes
 import queue
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from headgate._threads import settle
+from headgate._threads import leaving_no_trace, settle
 from headgate.workflow.errors import NeverYields
 
 T = TypeVar("T")
@@ -84,7 +87,7 @@ class _Thread(threading.Thread):
 
     def run(self) -> None:
         try:
-            while (work := self.pool.works.get()) is not None:
+            while (work := self.pool.next_work()) is not None:
                 if not self._do(work):
                     # What it is given up with comes now at the latest: with the end of a call.
                     time.sleep(0)
@@ -98,14 +101,22 @@ class _Thread(threading.Thread):
 
     def _do(self, work: _Work) -> bool:
         """Whether the thread is still the pool's after this work."""
-        work.clock = _processor_clock()
-        work.begin()
-        work.thread = self
         found, failure = None, None
         try:
-            found = work.call(work.begin)
+            work.clock = _processor_clock()
+            work.begin()
+            work.thread = self
+            found = leaving_no_trace(partial(work.call, work.begin))
         except BaseException as error:
             failure = error
+        try:
+            return self._tell(work, found, failure)
+        except NeverYields:
+            raise
+        except BaseException as error:  # sent to this thread by the code's own doing
+            return self._tell(work, None, error)
+
+    def _tell(self, work: _Work, found: Any, failure: BaseException | None) -> bool:
         if not self.pool.ended(work):
             return False
         if not work.loop.is_closed():
@@ -117,7 +128,8 @@ class CoreThreads:
     """Up to `threads_max` threads, made as they are needed."""
 
     def __init__(self, threads_max: int = THREADS_MAX, hung_max: int = HUNG_MAX) -> None:
-        self.works: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._works: deque[_Work | None] = deque()
+        self._words: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each work
         self.hung = 0
         # Places that hung threads beyond `hung_max` keep until they come back.
         self._lost = 0
@@ -145,7 +157,7 @@ class CoreThreads:
             if self._threads < self._threads_max:
                 self._threads += 1
                 _Thread(self).start()
-        self.works.put(work)
+        self._add(work)
         try:
             await work.over(limit_s)
         except asyncio.CancelledError:
@@ -182,7 +194,23 @@ class CoreThreads:
     def close(self) -> None:
         """Let threads end that have nothing to do."""
         for _ in range(self._threads):
-            self.works.put(None)
+            self._add(None)
+
+    def next_work(self) -> _Work | None:
+        """What a thread is to do next; None where it is to end."""
+        while True:
+            # What is sent to this thread for code that had ended before arrives here; the word may have been taken
+            # by then, so there may be work.
+            with contextlib.suppress(BaseException):
+                self._words.get()
+            try:
+                return self._works.popleft()
+            except IndexError:
+                continue
+
+    def _add(self, work: _Work | None) -> None:
+        self._works.append(work)
+        self._words.put(None)
 
     def ended(self, work: _Work) -> bool:
         """Whether the work ended in time, as its thread says; else `NeverYields` was sent to it before this."""

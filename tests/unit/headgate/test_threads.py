@@ -1,20 +1,30 @@
 """Threads that are used again: never by two at once, never lost, and gone when nothing comes."""
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
+from itertools import product
+from types import FrameType
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from headgate._threads import Ends, Threads, Work, in_thread
+from headgate import _threads
+from headgate._threads import Ends, Threads, Work, in_thread, leaving_no_trace
+
+# Until Python 3.12 traced threads spin until the one to which an exception was sent takes it.
+untraced = pytest.mark.skipif(
+    sys.version_info < (3, 12) and sys.gettrace() is not None, reason="what measures coverage would spin"
+)
 
 
 def run(threads: Threads, done: threading.Event, seen: list[threading.Thread]) -> None:
@@ -224,24 +234,150 @@ async def test_a_function_in_a_thread_ends_as_it_ends_and_sees_what_its_caller_s
     assert await in_thread("t", threading.current_thread) is not threading.main_thread()
 
 
-async def test_an_exception_that_is_sent_too_late_costs_nobody_a_call() -> None:
+@untraced
+async def test_an_exception_that_is_sent_too_late_costs_nobody_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by libraries that limit the time of functions: it came as the next call was taken, which never ended."""
+    monkeypatch.setattr(_threads, "threads", Threads())  # so that the same thread is given the next call
     ident = await in_thread("t", threading.get_ident)
+    time.sleep(0.01)  # it waits for the next call by now
     assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(SystemExit)) == 1
     async with asyncio.timeout(10):
         for number in range(3):
             assert await in_thread("t", partial(int, number)) == number
 
 
-async def test_a_trace_function_that_raises_does_not_keep_an_end_back() -> None:
-    def leaves_one() -> str:
-        def trace(*_: Any) -> None:
-            raise ZeroDivisionError("of a trace function")
+@untraced
+def test_nor_does_one_that_comes_as_a_thread_has_been_idle_for_long_enough() -> None:
+    """It ended the thread, which counted as idle: what was given to it next waited for ever."""
+    threads, seen = Threads(idle_s_max=0.1), list[threading.Thread]()
+    for _ in range(2):
+        done = threading.Event()
+        run(threads, done, seen)
+        assert done.wait(5)
+        ident = ctypes.c_ulong(seen[-1].ident or 0)
+        time.sleep(0.01)  # it waits by now, and takes the exception as that time is over
+        assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(ZeroDivisionError)) == 1
+        time.sleep(0.15)
 
+
+def raising_after(calls: int) -> Callable[..., Any]:
+    """A trace or profile function with a limit, as of a sandbox."""
+    left = calls
+
+    def trace(*_: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ZeroDivisionError("of a trace function")
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 9, 10, 12, 14])
+async def test_a_trace_function_that_a_call_leaves_behind_raises_in_no_code_but_its_own(calls: int) -> None:
+    """It raised as the end was told, after which no thread's end was heard, or as the thread took the next call,
+    which was lost with the thread."""
+
+    def leaves_one() -> str:
+        trace = raising_after(calls)
         sys.settrace(trace)
         return "done"
 
     async with asyncio.timeout(10):
-        with pytest.raises(ZeroDivisionError, match="of a trace function"):
-            await in_thread("t", leaves_one)
-        assert await in_thread("t", partial(int, 7)) == 7
+        assert await in_thread("t", leaves_one) == "done"
+        for number in range(3):
+            assert await in_thread("t", partial(int, number)) == number
+
+
+def leave(trace: Callable[..., Any], profile: Callable[..., Any], callers: int) -> None:
+    """Both, of which the first watches so many callers, too, as that of `pdb.set_trace` does."""
+    frame: FrameType | None = sys._getframe()
+    for _ in range(callers + 1):
+        assert frame is not None
+        frame.f_trace, frame = trace, frame.f_back
+    sys.settrace(trace)
+    sys.setprofile(profile)
+
+
+@pytest.mark.parametrize("callers", [0, 1])
+def test_whatever_a_call_leaves_behind_to_watch_its_thread_is_removed(callers: int) -> None:
+    """Each raises at any of its calls: also in the lines that remove it, and then the other is to go, too."""
+    found = list[Any]()
+
+    def calls_it() -> None:
+        for traced, profiled in product(range(20), range(20)):
+            trace, profile = raising_after(traced), raising_after(profiled)
+            with contextlib.suppress(ZeroDivisionError):
+                leaving_no_trace(partial(leave, trace, profile, callers))
+            # Which raises, too, where one is left.
+            found.append(sys.gettrace() is not trace and sys.getprofile() is not profile)
+
+    thread = threading.Thread(target=calls_it)
+    thread.start()
+    thread.join(30)
+    assert found == [True] * 400
+
+
+def test_a_trace_function_that_a_thread_had_before_a_call_stays() -> None:
+    """Of a debugger, or of what measures which lines are run."""
+    seen = list[Any]()
+
+    def own(*_: Any) -> None: ...
+
+    def leaves_others() -> None:
+        sys.settrace(lambda *_: None)
+        sys.setprofile(lambda *_: None)
+
+    def traced() -> None:
+        sys.settrace(own)
+        sys.setprofile(own)
+        leaving_no_trace(leaves_others)
+        seen.extend([sys.gettrace(), sys.getprofile()])
+
+    thread = threading.Thread(target=traced)
+    thread.start()
+    thread.join(5)
+    assert seen == [own, own]
+
+
+@pytest.mark.parametrize("has_said", [False, True])
+def test_a_thread_that_is_struck_with_work_in_hand_fails_it_and_goes_on(has_said: bool) -> None:
+    """An exception may be sent to it where nothing of the work is there to catch it."""
+    threads, failures, seen = Threads(), list[BaseException](), list[threading.Thread]()
+    failed = threading.Event()
+
+    def work(is_done: Work) -> None:
+        seen.append(threading.current_thread())
+        if has_said:
+            is_done()
+        raise ZeroDivisionError
+
+    def fail(error: BaseException) -> None:
+        failures.append(error)
+        failed.set()
+        raise LookupError("nobody to tell")
+
+    threads.run("t", work, fail)
+    assert failed.wait(5)
+    ends_by = time.monotonic() + 5
+    while threads._idle != 1 and time.monotonic() < ends_by:
+        time.sleep(0.001)
+    assert threads._idle == 1
+    done = threading.Event()
+    run(threads, done, seen)
+    assert done.wait(5)
+    assert [type(failure) for failure in failures] == [ZeroDivisionError]
+    assert len(set(seen)) == 1
+
+
+async def test_an_end_that_could_not_be_told_keeps_no_later_one_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, ended = asyncio.get_running_loop(), list[int]()
+    ends = Ends(loop)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "call_soon_threadsafe", Mock(side_effect=ZeroDivisionError))
+        with pytest.raises(ZeroDivisionError):
+            ends.tell(partial(ended.append, 1))
+    ends.tell(partial(ended.append, 2))
+    await asyncio.sleep(0)
+    assert ended == [1, 2]

@@ -1,6 +1,7 @@
 """The worker's side of a run, against rows in memory: each window in which it may die, each race, each limit."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -381,3 +382,74 @@ async def test_results_of_steps_go_in_turns_of_bounded_bytes_and_no_step_runs_tw
     assert (service.run.output, len(weighed)) == (10, 10)
     assert [len(turn.results) for turn in service.turns if turn.results] == [4, 4, 2]
     check_history(service, weighs)
+
+
+class Lazy(dict[str, Any]):
+    def items(self) -> Any:
+        raise KeyError("the file is gone")
+
+
+class Panics(dict[str, Any]):
+    def items(self) -> Any:
+        raise Panic("as it is written")
+
+
+class Panic(BaseException):
+    """As an extension in Rust raises it."""
+
+
+class Proxy(Exception):
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise LookupError("not bound to anything")
+
+
+class Silent(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise Panic(name)
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (Lazy(a=1), "what the workflow returned has no JSON form: 'the file is gone'"),
+        (Panics(a=1), "what the workflow returned has no JSON form: as it is written"),
+        (Proxy(), "Proxy"),
+        (Silent(), "Silent"),
+    ],
+    ids=["lazy", "panics", "proxy", "silent"],
+)
+async def test_a_run_whose_end_cannot_be_written_or_looked_at_has_failed(
+    end: Any, told: str, service: Service
+) -> None:
+    """It was neither over nor stuck, and its code was run anew each time."""
+
+    async def ends(wf: Workflow, _: str) -> Any:
+        if issubclass(type(end), Exception):
+            raise end
+        return end
+
+    await driver_of(service, ends).work("order", service.run.lease)
+    assert service.run.state == "failed"
+    assert told in str(service.run.error)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3, 9, 20, 40])
+async def test_a_trace_function_that_code_leaves_behind_raises_in_nothing_of_the_run(
+    calls: int, service: Service
+) -> None:
+    left = calls
+
+    def trace(*_: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ZeroDivisionError("of a trace function")
+        return trace
+
+    async def traced(wf: Workflow, _: str) -> str:
+        sys.settrace(trace)
+        return "done"
+
+    await driver_of(service, traced).work("order", service.run.lease)
+    assert service.run.output == "done"

@@ -234,8 +234,9 @@ async def test_whatever_a_step_raises_is_its_failure(
     assert type(error).__name__ in service.run.output
 
 
-async def test_a_step_that_cancels_itself_has_failed(service: Service) -> None:
-    """It was taken for cancelled by its run, and called anew, for ever."""
+@pytest.mark.parametrize("awaits", [True, False])
+async def test_a_step_that_cancels_itself_has_failed(awaits: bool, service: Service) -> None:
+    """It was taken for cancelled by its run, and called anew, for ever; one that returns is cancelled then."""
     tries = []
 
     async def step() -> None:
@@ -243,7 +244,8 @@ async def test_a_step_that_cancels_itself_has_failed(service: Service) -> None:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
-        await asyncio.sleep(0)
+        if awaits:
+            await asyncio.sleep(0)
 
     async def steps(wf: Workflow, _: str) -> str:
         try:
@@ -278,3 +280,35 @@ async def test_what_a_step_makes_of_its_cancel_is_not_logged_by_asyncio(service:
     del working
     gc.collect()
     assert logged == []
+
+
+def who_awaits(task: "asyncio.Task[Any] | None") -> "asyncio.Task[Any]":
+    (found,) = (each for each in asyncio.all_tasks() if task and getattr(each, "_fut_waiter", None) is task)
+    return found
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_step_that_cancels_the_task_that_awaits_it_has_failed(later: bool, service: Service) -> None:
+    """Nobody had given it up, and it was called anew, for ever; `later`: as it waits for its next attempt."""
+    tries = []
+
+    async def step() -> None:
+        tries.append(1)
+        awaiting = who_awaits(asyncio.current_task())
+        if later:
+            asyncio.get_running_loop().call_later(0.01, awaiting.cancel)
+            raise LookupError
+        awaiting.cancel()
+        await asyncio.sleep(0.01)
+
+    async def steps(wf: Workflow, _: str) -> str:
+        try:
+            await wf.run(step, max_attempts=2, backoff={"base_s": 60 if later else 0})
+        except NodeFailed as failure:
+            return str(failure.error)
+        return "no failure"
+
+    async with asyncio.timeout(20):
+        await driver_of(service, steps).work("order", service.run.lease)
+    assert len(tries) == (1 if later else 2)
+    assert "CancelledError" in service.run.output

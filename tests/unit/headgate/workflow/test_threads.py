@@ -1,6 +1,8 @@
 """Threads for workflow code: what ends about when it is given up leaves the pool whole."""
 
 import asyncio
+import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +15,11 @@ from headgate.workflow.errors import NeverYields
 
 # An interrupted wait is over soon after its lock's call returns; what hangs is found by this.
 SOON_S = 20.0
+
+# Until Python 3.12 traced threads spin until the one to which an exception was sent takes it.
+untraced = pytest.mark.skipif(
+    sys.version_info < (3, 12) and sys.gettrace() is not None, reason="what measures coverage would spin"
+)
 
 
 class Late(CoreThreads):
@@ -140,3 +147,54 @@ async def test_work_that_waits_for_a_thread_longer_than_it_may_take_is_not_given
     await first
     assert not done
     assert (await second, threads.hung) == (1, 0)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 5, 9])
+async def test_a_trace_function_that_work_leaves_behind_raises_in_no_other(calls: int) -> None:
+    """The thread ended of it with the next work in hand, and that run stood still."""
+    threads = CoreThreads(threads_max=1)
+    left = calls
+
+    def trace(*_: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ZeroDivisionError("of a trace function")
+        return trace
+
+    def leaves_one(_begin: Callable[[], None]) -> int:
+        sys.settrace(trace)
+        return 0
+
+    async with asyncio.timeout(SOON_S):
+        assert await threads.run(leaves_one, limit_s=SOON_S, stop=lambda: None) == 0
+        for _ in range(3):
+            assert await threads.run(one, limit_s=SOON_S, stop=lambda: None) == 1
+
+
+@untraced
+async def test_an_exception_that_is_sent_too_late_costs_no_work_and_no_thread() -> None:
+    threads = CoreThreads(threads_max=1)
+    ident = await threads.run(lambda _: threading.get_ident(), limit_s=SOON_S, stop=lambda: None)
+    time.sleep(0.01)  # it waits for work by now
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(SystemExit)) == 1
+    async with asyncio.timeout(SOON_S):
+        for _ in range(3):
+            assert await threads.run(one, limit_s=SOON_S, stop=lambda: None) == 1
+
+
+async def test_a_thread_that_is_struck_as_it_tells_an_end_fails_that_work_and_goes_on() -> None:
+    class Struck(CoreThreads):
+        strikes = 1
+
+        def ended(self, work: Any) -> bool:
+            if self.strikes:
+                self.strikes -= 1
+                raise ZeroDivisionError("sent to this thread")
+            return super().ended(work)
+
+    threads = Struck(threads_max=1)
+    async with asyncio.timeout(SOON_S):
+        with pytest.raises(ZeroDivisionError):
+            await threads.run(one, limit_s=SOON_S, stop=lambda: None)
+        assert await threads.run(one, limit_s=SOON_S, stop=lambda: None) == 1

@@ -113,6 +113,7 @@ def test_a_named_workers_dequeue_is_judged_once() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), ODD, max_size=3))
+@example({"id": "01890a5d-ac96-774b-bcce-b302099af000"})
 def test_what_is_taken_means_the_same(fields: dict[str, Any]) -> None:
     body = {"items": [{"topic": "t", **fields}]}
     try:
@@ -124,7 +125,11 @@ def test_what_is_taken_means_the_same(fields: dict[str, Any]) -> None:
     if isinstance(taken_in, PlainItem):
         # A plain item leaves everything else as it is by default.
         item = NewItem(
-            taken_in.topic, payload=taken_in.payload, priority=taken_in.priority, lease_s=taken_in.lease_s
+            taken_in.topic,
+            id=taken_in.id,
+            payload=taken_in.payload,
+            priority=taken_in.priority,
+            lease_s=taken_in.lease_s,
         )
 
     for name in (
