@@ -20,6 +20,7 @@ import pytest
 
 from headgate import _threads
 from headgate._threads import Ends, Threads, Work, in_thread, leaving_no_trace
+from tests.support.traces import raising_after
 
 # Until Python 3.12 traced threads spin until the one to which an exception was sent takes it.
 untraced = pytest.mark.skipif(
@@ -258,20 +259,6 @@ def test_nor_does_one_that_comes_as_a_thread_has_been_idle_for_long_enough() -> 
         time.sleep(0.01)  # it waits by now, and takes the exception as that time is over
         assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(ZeroDivisionError)) == 1
         time.sleep(0.15)
-
-
-def raising_after(calls: int) -> Callable[..., Any]:
-    """A trace or profile function with a limit, as of a sandbox."""
-    left = calls
-
-    def trace(*_: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise ZeroDivisionError("of a trace function")
-        return trace
-
-    return trace
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 9, 10, 12, 14])

@@ -17,6 +17,7 @@ from headgate.workflow.driving.threads import CoreThreads
 from headgate.workflow.local.memory import MemoryRun
 from headgate.workflow.local.simulation import replay
 from headgate.workflow.turns import Diverged, Lease
+from tests.support.traces import raising_after
 from tests.support.workflow_service import Killed, Service, driver_of, kill, once, to_the_end
 
 
@@ -438,17 +439,8 @@ async def test_a_run_whose_end_cannot_be_written_or_looked_at_has_failed(
 async def test_a_trace_function_that_code_leaves_behind_raises_in_nothing_of_the_run(
     calls: int, service: Service
 ) -> None:
-    left = calls
-
-    def trace(*_: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise ZeroDivisionError("of a trace function")
-        return trace
-
     async def traced(wf: Workflow, _: str) -> str:
-        sys.settrace(trace)
+        sys.settrace(raising_after(calls))
         return "done"
 
     await driver_of(service, traced).work("order", service.run.lease)

@@ -12,6 +12,7 @@ import pytest
 
 from headgate.workflow.driving.threads import CoreThreads
 from headgate.workflow.errors import NeverYields
+from tests.support.traces import raising_after
 
 # An interrupted wait is over soon after its lock's call returns; what hangs is found by this.
 SOON_S = 20.0
@@ -153,17 +154,9 @@ async def test_work_that_waits_for_a_thread_longer_than_it_may_take_is_not_given
 async def test_a_trace_function_that_work_leaves_behind_raises_in_no_other(calls: int) -> None:
     """The thread ended of it with the next work in hand, and that run stood still."""
     threads = CoreThreads(threads_max=1)
-    left = calls
-
-    def trace(*_: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise ZeroDivisionError("of a trace function")
-        return trace
 
     def leaves_one(_begin: Callable[[], None]) -> int:
-        sys.settrace(trace)
+        sys.settrace(raising_after(calls))
         return 0
 
     async with asyncio.timeout(SOON_S):
